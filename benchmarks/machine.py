@@ -1,0 +1,86 @@
+"""Where and how a measurement was taken, as Markdown, for the head of every results file."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+
+def heading(title: str, device: str, facts: dict[str, str]) -> list[str]:
+    """Title, command, machine, versions and commit, then the benchmark's own facts."""
+    command = f"python {os.path.relpath(sys.argv[0])} {shlex.join(sys.argv[1:])}"
+    versions = [f"torch {torch.__version__}", f"pytorch_optimizer {_version('pytorch_optimizer')}"]
+    everything = {
+        "machine": _machine(device),
+        "versions": ", ".join([*versions, f"Python {platform.python_version()}"]),
+        "commit": _commit(),
+        **facts,
+    }
+    return [f"# {title}", "", f"    {command.strip()}", "", *(f"- {name}: {fact}" for name, fact in everything.items())]
+
+
+def table(header: list[str], rows: list[list[str]]) -> list[str]:
+    return ["", _row(header), _row(["---", *["---:"] * (len(header) - 1)]), *map(_row, rows)]
+
+
+def publish(lines: list[str], out: Path | None) -> None:
+    """Print the lines, and write them to a file if one is given."""
+    text = "\n".join(lines) + "\n"
+    print(text, end="")
+    if out is not None:
+        out.write_text(text, encoding="utf-8")
+
+
+class Others:
+    """What share of the processors other programs have used since this object was made; 0 where nobody can say."""
+
+    def __init__(self) -> None:
+        self.start, self.used = time.perf_counter(), _used_by_others()
+
+    def share(self) -> float:
+        return (_used_by_others() - self.used) / (time.perf_counter() - self.start) / (os.cpu_count() or 1)
+
+
+def _used_by_others() -> float:
+    """Seconds of processor time, stolen ones included."""
+    if not Path("/proc/stat").exists():
+        return 0.0
+    user, nice, system, _, _, *interrupts_and_steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+    busy = (user + nice + system + sum(interrupts_and_steal)) / os.sysconf("SC_CLK_TCK")
+    return busy - sum(os.times()[:2])
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _machine(device: str) -> str:
+    processor = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").exists():
+        named = (line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
+        processor = next(named, processor).rpartition(":")[2].strip()
+    cpu = f"{processor}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+    return cpu if device == "cpu" else f"{torch.cuda.get_device_name()} beside {cpu}"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "none"

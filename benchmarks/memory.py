@@ -1,0 +1,137 @@
+"""How much memory a step of each optimizer needs at its peak, beyond parameters, gradients and the base's state.
+
+    python benchmarks/memory.py
+    python benchmarks/memory.py --device cuda --width 4096
+
+The unit is a buffer of the parameters' size. The network is a stack of wide linear layers and the batch is two rows, so
+that activations weigh nothing. The peak is taken over whole steps with Adam below, from the first on: on the CPU
+from the profiler's record of every allocation, temporaries inside operators included; on cuda from the caching
+allocator. What a method keeps from step to step (F-SAM's m, LookSAM's v) counts.
+
+    SAM: the weights to go back to, and the gradient that perturbed them: 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+from machine import heading, publish, table
+from mecam.optim import OPTIMIZERS, create
+
+OTHER_SAM = "pytorch_optimizer.SAM"
+NAMES = ["adam", *(name for name, entry in OPTIMIZERS.items() if entry.sharpness_aware is not None), OTHER_SAM]
+STEPS = 4
+SETTINGS: dict[str, dict[str, Any]] = {"looksam": {"k": 2}}  # looks, and steps between, among the steps measured
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse(arguments)
+    rows = [[name, measure(name, options)] for name in options.optimizers]
+    facts = {
+        "setting": f"{options.layers} linear layers of {options.width} x {options.width} float32, "
+        f"a buffer is {options.layers * options.width**2 * 4 / 2**20:g} MiB",
+        "repeats": f"the highest peak of {STEPS} steps",
+    }
+    title = "Peak memory of a step beyond parameters, gradients and Adam's state"
+    publish([*heading(title, options.device, facts), *table(["optimizer", "buffers"], rows)], options.out)
+
+
+def measure(name: str, options: argparse.Namespace) -> str:
+    """The peak in parameter-sized buffers."""
+    try:
+        network, optimizer, peak = (cuda_peak if options.device == "cuda" else cpu_peak)(name, options)
+    except ImportError:
+        return "cannot be imported here"
+    finally:
+        gc.collect()  # an optimizer and its closure hold each other
+    unit = size(network.parameters())
+    state = size(value for held in optimizer.state.values() for value in held.values() if isinstance(value, Tensor))
+    return f"{(peak - 2 * unit - state) / unit:.2f}"
+
+
+def cpu_peak(name: str, options: argparse.Namespace) -> tuple[nn.Module, torch.optim.Optimizer, int]:
+    """The network, the optimizer, and the most bytes that they and their steps held at once."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        network, optimizer, step = build(name, options)
+        for _ in range(STEPS):
+            step()
+    events = [event for event in record.profiler.kineto_results.events() if event.name() == "[memory]"]  # type: ignore[union-attr]
+    changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
+    return network, optimizer, max(accumulate(changes))
+
+
+def cuda_peak(name: str, options: argparse.Namespace) -> tuple[nn.Module, torch.optim.Optimizer, int]:
+    nn.Linear(8, 8, device="cuda")(torch.ones(8, 8, device="cuda")).sum().backward()  # makes cuBLAS take its workspace
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    network, optimizer, step = build(name, options)
+    for _ in range(STEPS):
+        step()
+    torch.cuda.synchronize()
+    return network, optimizer, torch.cuda.max_memory_allocated() - before
+
+
+def build(name: str, options: argparse.Namespace) -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], object]]:
+    torch.manual_seed(0)
+    layers = [nn.Linear(options.width, options.width, bias=False) for _ in range(options.layers)]
+    network = nn.Sequential(*layers).to(options.device)
+    inputs = torch.randn(2, options.width, device=options.device)
+    optimizer = make_optimizer(name, network)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = network(inputs).square().mean()
+        loss.backward()
+        return loss
+
+    def step() -> None:
+        if name == OTHER_SAM:
+            closure()
+        optimizer.step(closure)
+
+    return network, optimizer, step
+
+
+def make_optimizer(name: str, network: nn.Module) -> torch.optim.Optimizer:
+    if name == OTHER_SAM:
+        from pytorch_optimizer import SAM
+
+        return SAM(network.parameters(), torch.optim.Adam, lr=1e-5)
+    model = {} if name == "adam" else {"model": network}
+    return create(name, network.parameters(), **SETTINGS.get(name, {}), **model)
+
+
+def size(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--layers", type=int, default=16)
+    parser.add_argument("--width", type=int, default=1024)
+    parser.add_argument("--optimizers", type=names, default=NAMES, help=f"some of {','.join(NAMES)}")
+    parser.add_argument("--out", type=Path, help="write the results there too")
+    return parser.parse_args(arguments)
+
+
+def names(text: str) -> list[str]:
+    chosen = text.split(",")
+    unknown = set(chosen) - set(NAMES)
+    if unknown:
+        raise argparse.ArgumentTypeError(f"there is no {', '.join(sorted(unknown))}; known are {', '.join(NAMES)}")
+    return chosen
+
+
+if __name__ == "__main__":
+    main()

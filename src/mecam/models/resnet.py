@@ -1,0 +1,140 @@
+"""ResNets (He et al., 2016) with torchvision's parameter names, so that its checkpoints load as they are."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from torch import Tensor, nn
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions beside a shortcut."""
+
+    expansion = 1
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = _convolution(inputs, width, 3, stride)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = _convolution(width, width, 3)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.downsample = _shortcut(inputs, width, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        out += x if self.downsample is None else self.downsample(x)
+        return cast("Tensor", self.relu(out))
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3, 1x1 convolutions beside a shortcut; the stride is in the 3x3 one (V1.5)."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        outputs = self.expansion * width
+        self.conv1 = _convolution(inputs, width, 1)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = _convolution(width, width, 3, stride)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = _convolution(width, outputs, 1)
+        self.bn3 = nn.BatchNorm2d(outputs)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = _shortcut(inputs, outputs, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.relu(self.bn2(self.conv2(out)))
+        out = self.bn3(self.conv3(out))
+        out += x if self.downsample is None else self.downsample(x)
+        return cast("Tensor", self.relu(out))
+
+
+class ResNet(nn.Module):
+    """A stem, stages layer1, layer2, ... of residual blocks, global average pooling and a linear classifier fc.
+
+    Args:
+        block: what the stages are made of.
+        depths: blocks in each stage; every stage after the first halves the image and doubles the width.
+        width: channels of the stem.
+        classes: outputs of the classifier.
+        channels: channels of the images.
+        small_input: a 3x3 stem without pooling, for images of about 32 pixels.
+    """
+
+    num_features: int  # what the classifier gets
+
+    def __init__(
+        self,
+        block: type[BasicBlock | Bottleneck],
+        depths: tuple[int, ...],
+        width: int = 64,
+        *,
+        classes: int,
+        channels: int = 3,
+        small_input: bool = False,
+    ) -> None:
+        super().__init__()
+        size, stride = (3, 1) if small_input else (7, 2)
+        self.conv1 = _convolution(channels, width, size, stride)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.Identity() if small_input else nn.MaxPool2d(3, stride=2, padding=1)
+        inputs = width
+        self.stages = [f"layer{number}" for number in range(1, len(depths) + 1)]
+        for name, depth in zip(self.stages, depths, strict=True):
+            first = block(inputs, width, 1 if name == "layer1" else 2)
+            inputs = block.expansion * width
+            self.add_module(name, nn.Sequential(first, *(block(inputs, width, 1) for _ in range(1, depth))))
+            width *= 2
+        self.num_features = inputs
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(self.num_features, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def features(self, x: Tensor) -> Tensor:
+        """The pooled features, (images, num_features)."""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        for name in self.stages:
+            x = getattr(self, name)(x)
+        return cast("Tensor", self.avgpool(x).flatten(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast("Tensor", self.fc(self.features(x)))
+
+
+def resnet8(*, classes: int, channels: int = 3, small_input: bool = True) -> ResNet:
+    """78,000 parameters, for images of about 32 pixels."""
+    return ResNet(BasicBlock, (1, 1, 1), 16, classes=classes, channels=channels, small_input=small_input)
+
+
+def resnet18(*, classes: int, channels: int = 3, small_input: bool = False) -> ResNet:
+    return ResNet(BasicBlock, (2, 2, 2, 2), classes=classes, channels=channels, small_input=small_input)
+
+
+def resnet50(*, classes: int, channels: int = 3, small_input: bool = False) -> ResNet:
+    return ResNet(Bottleneck, (3, 4, 6, 3), classes=classes, channels=channels, small_input=small_input)
+
+
+def resnet101(*, classes: int, channels: int = 3, small_input: bool = False) -> ResNet:
+    return ResNet(Bottleneck, (3, 4, 23, 3), classes=classes, channels=channels, small_input=small_input)
+
+
+def resnet152(*, classes: int, channels: int = 3, small_input: bool = False) -> ResNet:
+    return ResNet(Bottleneck, (3, 8, 36, 3), classes=classes, channels=channels, small_input=small_input)
+
+
+def _convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, bias=False)
+
+
+def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
+    """None where the input fits the output as it is."""
+    if stride == 1 and inputs == outputs:
+        return None
+    return nn.Sequential(_convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))

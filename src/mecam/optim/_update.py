@@ -1,0 +1,94 @@
+"""From a combined gradient to the base optimizer's step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from mecam.optim._masked import can_decide_on_device, masked_step
+from mecam.optim._shards import is_distributed, local, mean_over
+from mecam.optim.vector import Space, Vector, is_finite, norm
+
+
+class Update:
+    """A combined gradient on its way to the base optimizer, and what goes along with it.
+
+    Args:
+        space: the parameters.
+        gradient: what the formula gave, as one list of tensors that may be written to.
+        shift: where the weights move after the base optimizer's step, besides it.
+        hessian: the estimate of the Hessian diagonal for every parameter of the groups, for a base that wants one.
+    """
+
+    def __init__(
+        self, space: Space, gradient: Vector, shift: Vector | None, hessian: dict[Tensor, Tensor] | None
+    ) -> None:
+        self.space, self.gradient, self.shift, self.hessian = space, gradient, shift, hessian
+
+    def is_finite(self) -> Tensor:
+        """Whether all of it is, on the device and on all ranks."""
+        finite = is_finite(self.gradient)
+        return finite & self._rest_is_finite()
+
+    def spoil_unless(self, finite: Tensor) -> None:
+        """NaN if any pass overflowed, though the formula may have dropped it: a scaler looks at the gradient alone."""
+        self.scale(torch.where(finite & self._rest_is_finite(), 1.0, torch.nan))
+
+    def average(self, group: Any) -> None:
+        """The means of what the ranks found at their own perturbed weights, in one all-reduce."""
+        vectors = [self.gradient] if self.shift is None else [self.gradient, self.shift]
+        parts = [part for vector in vectors for _, part in vector.items()]
+        means = iter(mean_over(parts, self.space.parameters * len(vectors), group))
+        averaged = [Vector(self.space, [(1.0, [[next(means) for _ in b] for b in self.space.blocks])]) for _ in vectors]
+        self.gradient, self.shift = averaged[0], averaged[1] if len(averaged) > 1 else None
+
+    def clip(self, limit: float) -> None:
+        self.scale((limit / (norm(self.gradient) + 1e-6)).clamp(max=1.0))
+
+    def scale(self, factor: Tensor) -> None:
+        self.gradient = (factor * self.gradient).collapse(into=self.gradient)
+
+    def write(self) -> None:
+        """Put the gradient where the base optimizer looks for it."""
+        for parameter, part in self.gradient.items():
+            held = parameter.grad
+            if held is part:
+                continue
+            if part is None or not (is_distributed(parameter) or (held is not None and held._is_view())):
+                parameter.grad = part
+                continue
+            if held is None:
+                held = parameter.grad = torch.empty_like(parameter, requires_grad=False)
+            local(held).copy_(part)
+
+    def step(self, base: Optimizer, scaler: torch.amp.GradScaler | None = None) -> None:
+        extra: dict[str, Any] = {} if self.hessian is None else {"hessian": list(self.hessian.values())}
+        if scaler is None:
+            base.step(**extra)
+        else:
+            scaler.step(base, **extra)
+
+    def step_if(self, finite: Tensor, base: Optimizer, stepped: dict[Tensor, None]) -> bool | Tensor:
+        """Step if the device scalar is True; whether that happened: known here, or on the device alone.
+
+        `stepped` remembers the parameters whose state in the base is known to exist: a step that makes state can only
+        be taken or left as a whole.
+        """
+        if finite.device.type != "cpu" and can_decide_on_device(base, stepped, finite.device):
+            masked_step(base, finite)
+            return finite
+        if finite:
+            self.step(base)
+            stepped.update(dict.fromkeys(p for p in self.space.parameters if p.grad is not None))
+        return bool(finite)
+
+    def _rest_is_finite(self) -> Tensor:
+        finite = torch.ones((), dtype=torch.bool, device=self.space.kinds[0].device)
+        if self.shift is not None:
+            finite = finite & is_finite(self.shift)
+        if self.hessian is not None:
+            finite = finite & is_finite(self.space.vector(self.hessian.__getitem__))
+        return finite

@@ -1,0 +1,63 @@
+"""ESAM, Efficient SAM (Du et al., 2022): its stochastic weight perturbation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import ParamsT
+
+from mecam.optim._base import BaseOptimizer
+from mecam.optim._passes import GradAt
+from mecam.optim.hyperparameters import RHO, Choice, Hyperparameter
+from mecam.optim.sharpness import SharpnessAware
+from mecam.optim.vector import Vector, unit
+
+
+class ESAM(SharpnessAware):
+    """SAM that perturbs a random part of the parameter tensors, each with probability β, 1/β times as far.
+
+        g ← ∇f(θ + (1/β) · mask · ρ n(g))
+
+    With beta = 1 this is SAM. The method's other half, training on the samples whose loss rises most, needs per-sample
+    losses; a closure that returns one scalar has no room for it, and it is left out. The paper masks single weights,
+    its code whole tensors, as here. The mask is drawn from `seed` and the number of steps taken, so that all ranks of a
+    distributed run and a resumed run draw the same.
+    """
+
+    passes = 2
+    hyperparameters = {
+        "rho": RHO,
+        "beta": Hyperparameter(
+            "probability with which a tensor is perturbed", high=1, open_low=True, search=Choice((0.5, 0.6, 1.0))
+        ),
+    }
+
+    def __init__(
+        self,
+        params: ParamsT,
+        base_optimizer: BaseOptimizer,
+        *,
+        rho: float | Tensor = 0.05,
+        beta: float | Tensor = 0.6,
+        seed: int = 0,
+        model: nn.Module | None = None,
+        **options: Any,
+    ) -> None:
+        self.seed = seed
+        super().__init__(params, base_optimizer, {"rho": rho, "beta": beta}, model=model, **options)
+
+    def gradient(self, grad_at: GradAt) -> Vector:
+        rho, beta = self.values("rho", "beta")
+        e = (rho / beta) * unit(grad_at())
+        return grad_at(e.select(self._mask()))
+
+    def _mask(self) -> list[bool]:
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            raise RuntimeError("ESAM draws its mask on the host: a captured step would repeat one mask for ever")
+        generator = torch.Generator().manual_seed(1_000_003 * self.seed + int(self.param_groups[0]["taken"]))
+        # drawn in the groups' order: a Vector's depends on how the parameters are sharded
+        draws = {id(p): torch.rand((), generator=generator).item() for p in self._all_parameters()}
+        pairs = zip(self._space.parameters, self.per_parameter("beta"), strict=True)
+        return [draws[id(p)] < float(beta) for p, beta in pairs]

@@ -1,0 +1,52 @@
+"""F-SAM, Friendly SAM (Li et al., 2024)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim.optimizer import ParamsT
+
+from mecam.optim._base import BaseOptimizer
+from mecam.optim._passes import GradAt
+from mecam.optim.hyperparameters import RHO, Choice, Hyperparameter
+from mecam.optim.sharpness import SharpnessAware
+from mecam.optim.vector import Vector, unit
+
+
+class FSAM(SharpnessAware):
+    """SAM perturbed along the batch's own part of the gradient: what is left without its running mean m.
+
+        q = g − σ m;   m ← λ m + (1−λ) g;   g ← ∇f(θ + ρ n(q))
+
+    In the first step q = m = g. A parameter that joins later starts with m = 0.
+    """
+
+    passes = 2
+    keeps = ("m",)
+    hyperparameters = {
+        "rho": RHO,
+        "sigma": Hyperparameter("how much of the running mean is taken out", search=Choice((0.5, 1.0))),
+        "lam": Hyperparameter("decay of the running mean", high=1, search=Choice((0.6, 0.9, 0.95))),
+    }
+
+    def __init__(
+        self,
+        params: ParamsT,
+        base_optimizer: BaseOptimizer,
+        *,
+        rho: float | Tensor = 0.05,
+        sigma: float | Tensor = 1.0,
+        lam: float | Tensor = 0.9,
+        model: nn.Module | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(params, base_optimizer, {"rho": rho, "sigma": sigma, "lam": lam}, model=model, **options)
+
+    def gradient(self, grad_at: GradAt) -> Vector:
+        rho, sigma, lam = self.values("rho", "sigma", "lam")
+        g = grad_at()
+        m = self.kept("m")
+        self.keep("m", g if m is None else lam * m + (1 - lam) * g)
+        q = g if m is None else g - sigma * m
+        return grad_at(rho * unit(q))

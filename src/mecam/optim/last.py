@@ -1,0 +1,30 @@
+"""What the passes of a step found, for those who watch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mecam.optim.vector import Vector, cosine, norm
+
+
+@dataclass(frozen=True)
+class LastStep:
+    """Losses, gradient norms and cosines of a step's passes, as scalars on the device; cosines[i, j] with i < j."""
+
+    losses: tuple[Tensor, ...]
+    norms: tuple[Tensor, ...]
+    cosines: dict[tuple[int, int], Tensor]
+
+    @staticmethod
+    def of(losses: Sequence[Any], gradients: Sequence[Vector]) -> LastStep:
+        pairs = [(i, j) for j in range(len(gradients)) for i in range(j)]
+        return LastStep(
+            losses=tuple(torch.as_tensor(loss).detach() for loss in losses),
+            norms=tuple(norm(gradient) for gradient in gradients),
+            cosines={(i, j): cosine(gradients[i], gradients[j]) for i, j in pairs},
+        )

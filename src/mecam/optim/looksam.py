@@ -1,0 +1,55 @@
+"""LookSAM (Liu et al., 2022)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim.optimizer import ParamsT
+
+from mecam.optim._base import BaseOptimizer
+from mecam.optim._passes import GradAt
+from mecam.optim.hyperparameters import RHO, Choice, Hyperparameter
+from mecam.optim.sharpness import SharpnessAware
+from mecam.optim.vector import Vector, along, norm, ratio, unit
+
+
+class LookSAM(SharpnessAware):
+    """SAM every k-th step; between, the part of SAM's gradient across g is remembered and added.
+
+        t mod k = 0:  g ← gₛ = ∇f(θ + ρ n(g)),  v = gₛ − part of gₛ along g
+        otherwise:    g ← g + α (‖g‖/‖v‖) v
+
+    Two passes in one step of k, one in the others.
+    """
+
+    passes = 2
+    keeps = ("v",)
+    hyperparameters = {
+        "rho": RHO,
+        "alpha": Hyperparameter("weight of the remembered part", search=Choice((0.5, 0.7, 1.0))),
+        "k": Hyperparameter("steps from one look to the next", low=1, integer=True, search=Choice((2, 5, 10))),
+    }
+
+    def __init__(
+        self,
+        params: ParamsT,
+        base_optimizer: BaseOptimizer,
+        *,
+        rho: float | Tensor = 0.1,
+        alpha: float | Tensor = 0.7,
+        k: int = 10,
+        model: nn.Module | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(params, base_optimizer, {"rho": rho, "alpha": alpha, "k": k}, model=model, **options)
+
+    def gradient(self, grad_at: GradAt) -> Vector:
+        rho, alpha = self.values("rho", "alpha")
+        g = grad_at()
+        v = self.kept("v")
+        if v is None or int(self.param_groups[0]["taken"]) % self.param_groups[0]["k"] == 0:
+            g_s = grad_at(rho * unit(g))
+            self.keep("v", g_s - along(g_s, g))
+            return g_s
+        return g + alpha * ratio(norm(g), norm(v)) * v

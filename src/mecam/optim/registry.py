@@ -1,0 +1,121 @@
+"""Every optimizer by name, with the hyperparameters it brings: default, meaning, allowed range, search space."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
+
+from mecam.optim.asam import ASAM
+from mecam.optim.crsam import CRSAM
+from mecam.optim.esam import ESAM
+from mecam.optim.fad import FAD
+from mecam.optim.fsam import FSAM
+from mecam.optim.gam import GAM
+from mecam.optim.gsam import GSAM
+from mecam.optim.hyperparameters import Choice, Hyperparameter, LogUniform
+from mecam.optim.looksam import LookSAM
+from mecam.optim.mecam import MeCAM
+from mecam.optim.sagm import SAGM
+from mecam.optim.sam import SAM
+from mecam.optim.sharpness import SharpnessAware
+from mecam.optim.wsam import WSAM
+
+LEARNING_RATE = Hyperparameter("learning rate", search=LogUniform(-5, -3.5))
+WEIGHT_DECAY = Hyperparameter("weight decay", search=LogUniform(-6, -2))
+MOMENTUM = Hyperparameter("momentum", high=1, open_high=True, search=Choice((0.0, 0.9)))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An optimizer: what it is called, what one can set, and how many passes a step takes."""
+
+    name: str
+    summary: str
+    passes: int
+    hyperparameters: Mapping[str, Hyperparameter]
+    defaults: Mapping[str, Any]
+    sharpness_aware: type[SharpnessAware] | None = None
+    plain: tuple[str, str] | None = None  # module and class, imported when built
+    fixed: Mapping[str, Any] | None = None  # what the protocol sets beyond the class's own defaults
+
+
+def _sharpness_aware(method: type[SharpnessAware]) -> Entry:
+    signature = inspect.signature(method.__init__).parameters
+    return Entry(
+        name=method.__name__.lower(),
+        summary=inspect.getdoc(inspect.getmodule(method)) or "",
+        passes=method.passes,
+        hyperparameters=method.hyperparameters,
+        defaults={name: signature[name].default for name in method.hyperparameters},
+        sharpness_aware=method,
+    )
+
+
+def _plain(name: str, module: str, class_name: str, summary: str, *, lr: float, momentum: float | None = None) -> Entry:
+    # other libraries decay weights decoupled from the gradient unless told; the protocol's decay is Adam's, coupled
+    fixed = {} if module == "torch.optim" else {"weight_decouple": False}
+    hyperparameters = {"lr": LEARNING_RATE, "weight_decay": WEIGHT_DECAY}
+    defaults = {"lr": lr, "weight_decay": 0.0}
+    if momentum is not None:
+        hyperparameters["momentum"], defaults["momentum"] = MOMENTUM, momentum
+    return Entry(name, summary, 1, hyperparameters, defaults, plain=(module, class_name), fixed=fixed)
+
+
+OPTIMIZERS: Mapping[str, Entry] = {
+    entry.name: entry
+    for entry in (
+        _plain("adam", "torch.optim", "Adam", "Adam, weight decay coupled to the gradient.", lr=5e-5),
+        _plain("adamw", "torch.optim", "AdamW", "Adam with decoupled weight decay.", lr=5e-5),
+        _plain("sgd", "torch.optim", "SGD", "Stochastic gradient descent with momentum.", lr=1e-3, momentum=0.9),
+        _plain("yogi", "pytorch_optimizer", "Yogi", "Adam whose second moment grows slowly.", lr=1e-2),
+        _plain("adabelief", "pytorch_optimizer", "AdaBelief", "Adam scaled by the surprise in the gradient.", lr=1e-3),
+        _plain("adahessian", "pytorch_optimizer", "AdaHessian", "Adam scaled by the Hessian diagonal.", lr=1e-1),
+        *map(_sharpness_aware, (SAM, ASAM, GSAM, GAM, SAGM, FAD, CRSAM, FSAM, ESAM, LookSAM, WSAM, MeCAM)),
+    )
+}
+
+
+def find(name: str) -> Entry:
+    """The entry of this name; an unknown name is an error with near matches."""
+    if name in OPTIMIZERS:
+        return OPTIMIZERS[name]
+    near = get_close_matches(name.lower(), OPTIMIZERS, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(OPTIMIZERS)}"
+    raise ValueError(f"there is no optimizer {name!r}; {hint}")
+
+
+def create(name: str, params: ParamsT, *, base: str = "adam", **settings: Any) -> Optimizer:
+    """The optimizer of this name on `params`; a sharpness-aware one on the base of that name.
+
+    Settings go to the method and its base alike, each by its keyword: create("mecam", parameters, lr=3e-5, alpha=0.2).
+    """
+    entry = find(name)
+    if entry.sharpness_aware is None:
+        return _load(entry)(params, **{**entry.defaults, **(entry.fixed or {}), **settings})
+    below = find(base)
+    if below.sharpness_aware is not None:
+        raise ValueError(f"{base} is sharpness-aware itself; the base must be a plain optimizer such as adam")
+    merged = {**below.defaults, **(below.fixed or {}), **settings}
+    return entry.sharpness_aware(params, _load(below), **merged)
+
+
+def _load(entry: Entry) -> type[Optimizer]:
+    module, class_name = entry.plain  # type: ignore[misc]
+    try:
+        found: type[Optimizer] = getattr(importlib.import_module(module), class_name)
+    except ImportError as error:
+        raise ImportError(
+            f"the optimizer {entry.name!r} comes from the package pytorch_optimizer (4.1 or newer): "
+            "pip install 'mecam[optimizers]'"
+        ) from error
+    return found
+
+
+__all__ = ["OPTIMIZERS", "Entry", "create", "find"]

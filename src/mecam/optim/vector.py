@@ -1,0 +1,335 @@
+"""Arithmetic on parameter-sized vectors, so that an optimizer can be written as its formula.
+
+A `Vector` is a linear combination that stays symbolic until numbers are needed: `2 * g - h` holds two lists of tensors
+and two coefficients, and costs no memory. Numbers are made block by block (one block per parameter group, device and
+dtype) with foreach kernels. A parameter without a gradient is a hole (None) and counts as zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from mecam.optim._shards import Meshes, is_distributed, local, meshes, sum_over
+
+EPSILON = 1e-12  # in n(v) = v / (||v|| + 1e-12), so that a zero gradient gives a zero perturbation
+CHUNK_BYTES = 1 << 25  # a temporary `v * device scalar` is made 32 MiB at a time: no parameter-sized buffer
+FLOAT16_MAX = torch.finfo(torch.float16).max
+
+Scalar = float | Tensor
+Block = list[Tensor | None]
+Tensors = list[Block]
+
+
+class PerGroup:
+    """One value per parameter group; arithmetic goes group by group."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: Iterable[Scalar]) -> None:
+        self.values = tuple(values)
+
+    def _with(self, other: Coefficient, operation: Callable[[Any, Any], Any]) -> PerGroup:
+        others = other.values if isinstance(other, PerGroup) else (other,) * len(self.values)
+        return PerGroup(operation(a, b) for a, b in zip(self.values, others, strict=True))
+
+    def __add__(self, other: Coefficient) -> PerGroup:
+        return self._with(other, lambda a, b: a + b)
+
+    def __sub__(self, other: Coefficient) -> PerGroup:
+        return self._with(other, lambda a, b: a - b)
+
+    def __rsub__(self, other: Coefficient) -> PerGroup:
+        return self._with(other, lambda a, b: b - a)
+
+    def __mul__(self, other: Coefficient) -> PerGroup:
+        return NotImplemented if isinstance(other, Vector) else self._with(other, lambda a, b: a * b)
+
+    def __truediv__(self, other: Coefficient) -> PerGroup:
+        return self._with(other, lambda a, b: a / b)
+
+    def __rtruediv__(self, other: Coefficient) -> PerGroup:
+        return self._with(other, lambda a, b: b / a)
+
+    def __neg__(self) -> PerGroup:
+        return PerGroup(-a for a in self.values)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+Coefficient = float | Tensor | PerGroup
+
+
+@dataclass(frozen=True)
+class BlockKind:
+    """What the tensors of a block have in common."""
+
+    group: int
+    device: torch.device
+    dtype: torch.dtype
+    distributed: bool
+    meshes: Meshes
+
+
+class Space:
+    """The trainable parameters of an optimizer, in blocks of one group, device, dtype and sharding."""
+
+    def __init__(self, param_groups: Sequence[dict[str, Any]]) -> None:
+        self.made_from = _fingerprint(param_groups)
+        blocks: dict[BlockKind, list[Tensor]] = {}
+        for index, group in enumerate(param_groups):
+            for p in group["params"]:
+                if p.requires_grad:
+                    kind = BlockKind(index, p.device, p.dtype, is_distributed(p), meshes(p))
+                    blocks.setdefault(kind, []).append(p)
+        self.kinds = list(blocks)
+        self.blocks = list(blocks.values())
+        self.parameters = [parameter for block in self.blocks for parameter in block]
+
+    def fits(self, param_groups: Sequence[dict[str, Any]]) -> bool:
+        """Whether these groups would make the same space again."""
+        return self.made_from == _fingerprint(param_groups)
+
+    def vector(self, part: Callable[[Tensor], Tensor | None]) -> Vector:
+        """The vector whose part at each parameter is `part(parameter)`."""
+        parts = ([part(p) for p in block] for block in self.blocks)
+        local_parts = (
+            [local(t) for t in block] if kind.distributed else block
+            for kind, block in zip(self.kinds, parts, strict=True)
+        )
+        return Vector(self, [(1.0, list(local_parts))])
+
+    def weights(self) -> Vector:
+        """The weights themselves, not a copy: to be read before they move."""
+        return self.vector(lambda parameter: parameter)
+
+
+def _fingerprint(param_groups: Sequence[dict[str, Any]]) -> list[Any]:
+    return [[(id(p), p.requires_grad, p.dtype, p.device) for p in group["params"]] for group in param_groups]
+
+
+class Vector:
+    """A sum of coefficient * tensors over a `Space`, evaluated only when asked."""
+
+    __slots__ = ("space", "terms")
+
+    def __init__(self, space: Space, terms: list[tuple[Coefficient, Tensors]]) -> None:
+        self.space = space
+        self.terms = terms
+
+    def __add__(self, other: Vector) -> Vector:
+        terms = list(self.terms)
+        for coefficient, tensors in other.terms:
+            same = next((i for i, term in enumerate(terms) if term[1] is tensors), None)
+            if same is None:
+                terms.append((coefficient, tensors))
+            else:
+                terms[same] = (terms[same][0] + coefficient, tensors)
+        return Vector(self.space, terms)
+
+    def __mul__(self, factor: Coefficient) -> Vector:
+        return Vector(self.space, [(factor * coefficient, tensors) for coefficient, tensors in self.terms])
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Vector:
+        return -1.0 * self
+
+    def __pos__(self) -> Vector:
+        return self
+
+    def __sub__(self, other: Vector) -> Vector:
+        return self + -other
+
+    def tensors(self) -> Tensors:
+        """The numbers; the tensors it is made of where it is plainly one list of them, fresh ones otherwise."""
+        if len(self.terms) == 1 and _is_one(self.terms[0][0]):
+            return self.terms[0][1]
+        return [_sum(terms) for terms in self._by_block()]
+
+    def copy(self) -> Vector:
+        """The same vector on fresh memory."""
+        return Vector(self.space, [(1.0, [_sum(terms) for terms in self._by_block()])])
+
+    def collapse(self, into: Vector) -> Vector:
+        """The same vector made inside the memory of `into`, a single list of tensors that it may contain."""
+        target = into.terms[0][1]
+        if not any(tensors is target for _, tensors in self.terms):
+            return Vector(self.space, [(1.0, self.tensors())])
+        order = sorted(self.terms, key=lambda term: term[1] is not target)
+        made = Vector(self.space, order)._by_block()
+        return Vector(self.space, [(1.0, [_sum(terms, in_place=True) for terms in made])])
+
+    def add_to_weights(self) -> None:
+        """theta <- theta + self, in place."""
+        for block, terms in zip(self.space.weights().tensors(), self._by_block(), strict=True):
+            weights = cast("list[Tensor]", block)
+            for part in _chunks(weights):
+                pieces = [(coefficient, block[part]) for coefficient, block in terms]
+                # several terms are added up first: theta is rounded once
+                scale, offsets = pieces[0] if len(pieces) == 1 else (1.0, _sum(pieces))
+                moved = [(w, o) for w, o in zip(weights[part], offsets, strict=True) if o is not None]
+                _add_scaled([w for w, _ in moved], [o for _, o in moved], scale)
+
+    def select(self, keep: Sequence[bool]) -> Vector:
+        """The vector with whole tensors left out (zero) where `keep`, one flag a parameter, is False."""
+        flags = iter(keep)
+        chosen = [[next(flags) for _ in block] for block in self.space.blocks]
+        return Vector(
+            self.space,
+            [
+                (
+                    c,
+                    [
+                        [t if k else None for t, k in zip(b, ks, strict=True)]
+                        for b, ks in zip(tensors, chosen, strict=True)
+                    ],
+                )
+                for c, tensors in self.terms
+            ],
+        )
+
+    def items(self) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Each parameter with its part of the vector."""
+        for parameters, block in zip(self.space.blocks, self.tensors(), strict=True):
+            yield from zip(parameters, block, strict=True)
+
+    def _by_block(self) -> Iterator[list[tuple[Scalar, Block]]]:
+        for index, kind in enumerate(self.space.kinds):
+            yield [(_on_block(coefficient, kind), tensors[index]) for coefficient, tensors in self.terms]
+
+
+def clones(tensors: list[Tensor]) -> list[Tensor]:
+    """Bitwise copies. Versions of torch without _foreach_clone get theirs by a product with 1, as exact."""
+    clone = getattr(torch, "_foreach_clone", None)
+    return list(torch._foreach_mul(tensors, 1) if clone is None else clone(tensors))
+
+
+def norm(v: Vector) -> Tensor:
+    """||v||, one number over all groups and ranks."""
+    return _total(v, lambda block: torch.stack(torch._foreach_norm(block, 2, _wide(block))).square().sum()).sqrt()
+
+
+def unit(v: Vector) -> Vector:
+    """n(v) = v / (||v|| + 1e-12)"""
+    return (1 / (norm(v) + EPSILON)) * v
+
+
+def times(a: Vector, b: Vector) -> Vector:
+    """The elementwise product."""
+    pairs = zip(a.tensors(), b.tensors(), strict=True)
+    product: Tensors = [
+        [None if s is None or t is None else s * t for s, t in zip(x, y, strict=True)] for x, y in pairs
+    ]
+    return Vector(a.space, [(1.0, product)])
+
+
+def dot(a: Vector, b: Vector) -> Tensor:
+    """<a, b>, one number over all groups and ranks."""
+    return _total(times(a, b), lambda block: torch.stack([t.sum(dtype=_wide(block)) for t in block]).sum())
+
+
+def cosine(a: Vector, b: Vector) -> Tensor:
+    """<a, b> / (||a|| ||b||), 0 where one of them is zero."""
+    return ratio(dot(a, b), norm(a) * norm(b))
+
+
+def along(a: Vector, b: Vector) -> Vector:
+    """The part of `a` along `b`: (<a, b> / ||b||^2) b, zero where b is zero."""
+    return ratio(dot(a, b), norm(b).square()) * b
+
+
+def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """numerator / denominator, and 0 where the denominator is 0."""
+    return torch.where(denominator == 0, torch.zeros_like(numerator), numerator / denominator)
+
+
+def is_finite(v: Vector) -> Tensor:
+    """Whether no entry is NaN or infinite: a device scalar on which all ranks agree."""
+
+    def broken(block: list[Tensor]) -> Tensor:
+        largest = torch._foreach_norm([t for t in block if t.numel()] or [block[0].new_zeros(1)], torch.inf)
+        return (~torch.stack(largest).isfinite()).sum().float()
+
+    return _total(v, broken) == 0
+
+
+def _total(v: Vector, reduce_block: Callable[[list[Tensor]], Tensor]) -> Tensor:
+    """The sum of a number per block, over blocks and over the ranks that share them."""
+    sums: dict[Meshes, Tensor] = {}
+    for kind, block in zip(v.space.kinds, v.tensors(), strict=True):
+        filled = [t for t in block if t is not None] or [torch.zeros(1, dtype=kind.dtype, device=kind.device)]
+        part = reduce_block(filled)
+        sums[kind.meshes] = sums[kind.meshes] + part.to(sums[kind.meshes].device) if kind.meshes in sums else part
+    totals = [sum_over(part, split) for split, part in sums.items()]
+    return sum((part.to(totals[0].device) for part in totals[1:]), totals[0])
+
+
+def _wide(block: list[Tensor]) -> torch.dtype:
+    """The dtype in which a block's entries are added up: float32 for the half precisions."""
+    return torch.promote_types(block[0].dtype, torch.float32)
+
+
+def _is_one(coefficient: Coefficient) -> bool:
+    return isinstance(coefficient, (int, float)) and coefficient == 1
+
+
+def _on_block(coefficient: Coefficient, kind: BlockKind) -> Scalar:
+    """The coefficient as this block's kernels want it; a CPU scalar is read (no device waits for that)."""
+    value = coefficient.values[kind.group] if isinstance(coefficient, PerGroup) else coefficient
+    if not isinstance(value, Tensor):
+        return value
+    if value.device.type == "cpu":
+        return value.item()
+    value = value.to(kind.device)
+    # kernels take it in the block's dtype, where 1/(||v|| + 1e-12) may be infinite, and 0 * inf is no zero
+    return value.clamp(-FLOAT16_MAX, FLOAT16_MAX) if kind.dtype == torch.float16 else value
+
+
+def _sum(terms: list[tuple[Scalar, Block]], *, in_place: bool = False) -> Block:
+    """sum of c * t; a hole where every term has one. In place: made in the first term's tensors."""
+    out: Block = [None] * len(terms[0][1])
+    for number, (coefficient, block) in enumerate(terms):
+        held = [i for i, t in enumerate(block) if t is not None]
+        old = [i for i in held if out[i] is not None]
+        new = [i for i in held if out[i] is None]
+        _add_scaled([out[i] for i in old], [block[i] for i in old], coefficient)  # type: ignore[misc]
+        made = _scaled([block[i] for i in new], coefficient, in_place=in_place and number == 0)  # type: ignore[misc]
+        for i, tensor in zip(new, made, strict=True):
+            out[i] = tensor
+    return out
+
+
+def _scaled(tensors: list[Tensor], coefficient: Scalar, *, in_place: bool) -> list[Tensor]:
+    if not tensors:
+        return []
+    if in_place:
+        if not _is_one(coefficient):
+            torch._foreach_mul_(tensors, coefficient)
+        return tensors
+    return clones(tensors) if _is_one(coefficient) else list(torch._foreach_mul(tensors, coefficient))
+
+
+def _add_scaled(tensors: list[Tensor], others: list[Tensor], coefficient: Scalar) -> None:
+    """tensors <- tensors + coefficient * others"""
+    if not tensors:
+        return
+    if not isinstance(coefficient, Tensor):
+        torch._foreach_add_(tensors, others, alpha=coefficient)
+        return
+    for part in _chunks(tensors):
+        torch._foreach_add_(tensors[part], torch._foreach_mul(others[part], coefficient))
+
+
+def _chunks(tensors: Sequence[Tensor]) -> Iterator[slice]:
+    """Slices of about CHUNK_BYTES each."""
+    start, size = 0, 0
+    for i, tensor in enumerate(tensors):
+        size += tensor.numel() * tensor.element_size()
+        if size >= CHUNK_BYTES or i == len(tensors) - 1:
+            yield slice(start, i + 1)
+            start, size = i + 1, 0

@@ -1,0 +1,134 @@
+"""What all virtual domains share: hooks that do nothing until `active()`, and randomness of their own."""
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from mecam.virtual import _checks
+from mecam.virtual._draws import Draw, Seeds, draw_seed, needs_default_generator
+from mecam.virtual._layers import find_layer
+
+Layers = str | nn.Module | Iterable[str | nn.Module]
+
+
+class VirtualDomain(ABC):
+    """A change of style inside a model, inert unless switched on: `with domain.active(): loss = model(x)`.
+
+    - `active()` is the only switch: train or eval mode does not matter. It may be nested; the outermost counts.
+    - Randomness: entering `active()` draws one seed from `generator` (default: torch's global CPU generator), and every
+      number of that activation comes from it. So `torch.manual_seed` reproduces a run, resuming needs no extra state,
+      and dropout in the same pass draws what it would draw without the virtual domain. Compiled code and CUDA graphs
+      draw from the device's default generator instead, since they would freeze a private one. Under DDP each rank
+      draws its own numbers if its global generator is seeded on its own.
+    - `p` is drawn at every call of a layer, as in the published code, and on the device, so the host never waits; a
+      batch left alone is bit for bit as it was.
+    - Copies: a virtual domain is a switch. A deep copy of the model hangs on the same switch, and a deep copy of the
+      switch is the switch itself. Pickled in one go, model and domain come back tied together; a model pickled alone
+      comes back with hooks that stay inert. `detach()` frees the modules given to `attach`, not their copies.
+    - Activation checkpointing recomputes a layer with the numbers it had, provided backward runs inside `active()`.
+    - `torch.compile`: attach before the first compiled call. Dynamo does not look for hooks added later; the warning
+      that `active()` gives when no layer ran is about that.
+    """
+
+    def __init__(self, *, p: float, generator: torch.Generator | None) -> None:
+        if generator is not None and generator.device.type != "cpu":
+            raise ValueError(f"generator must live on the CPU, where the seeds are drawn, got {generator.device}")
+        self.p = _checks.probability("p", p)
+        self._generator = generator
+        self._handles: list[RemovableHandle] = []
+        self._seeds: Seeds | None = None
+        # Apart from `_seeds`, so that compiled code guards on a plain boolean.
+        self._on = False
+        self._ran = False
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Switch the virtual domain on for the duration of a `with` block."""
+        if self._on:
+            yield
+            return
+        self._seeds = Seeds(draw_seed(self._generator))
+        self._on, self._ran = True, False
+        try:
+            yield
+        finally:
+            self._on, self._seeds = False, None
+        if not self._ran:
+            warnings.warn(
+                f"no layer ran through {type(self).__name__} while it was active: attach() it to the model that runs, "
+                "and before the first compiled call (or call torch._dynamo.reset() after attaching)",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    @abstractmethod
+    def attach(self, model: nn.Module, layers: Layers) -> Self:
+        """Act on these layers of the model, given by dotted name or as modules; returns self."""
+
+    def detach(self) -> None:
+        """Remove the hooks that `attach` registered."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    @abstractmethod
+    def _mix(self, x: Tensor, draw: Draw) -> Tensor:
+        """The formula of this domain with the numbers of `draw`; x is single or double precision."""
+
+    def _apply(self, draw: Draw, x: Tensor) -> Tensor:
+        mixed = self._mix(x.to(draw.dtype), draw).to(x.dtype)
+        return mixed if self.p == 1 else torch.where(draw.happens(self.p), mixed, x)
+
+    def _draw(self, x: Tensor, layer: str) -> Draw | None:
+        """The numbers for this call of a layer; None where it must stay as it is."""
+        if not x.is_floating_point():
+            raise TypeError(f"{spoken(layer)} carries {x.dtype}; a virtual domain needs floating-point values")
+        self._ran = True
+        if needs_default_generator(x):
+            return Draw.like(x, None)
+        seed = self._seeds.take(layer) if self._seeds else None
+        return None if seed is None else Draw.like(x, seed)
+
+    def _resolve(self, model: nn.Module, layers: Layers) -> list[tuple[str, nn.Module]]:
+        """Name and module of every layer, all checked before the first hook is registered."""
+        found = [find_layer(model, layer) for layer in ([layers] if isinstance(layers, str | nn.Module) else layers)]
+        if not found:
+            raise ValueError("no layers given to attach to")
+        seen: list[nn.Module] = []
+        for name, module in found:
+            if self._hangs_on(module) or any(module is other for other in seen):
+                raise ValueError(f"this {type(self).__name__} is already attached to {spoken(name)}; detach() it first")
+            seen.append(module)
+        return found
+
+    def _hangs_on(self, module: nn.Module) -> bool:
+        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+        return any(getattr(hook, "domain", None) is self for hook in hooks)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_on": False, "_seeds": None}
+
+
+def spoken(layer: str) -> str:
+    """How a layer is called in a message; the model itself has the empty name."""
+    return f"layer {layer!r}" if layer else "the model"
+
+
+def with_first_tensor(values: tuple[Any, ...] | list[Any], change: Callable[[Tensor], Tensor], layer: str) -> Any:
+    """A tuple or list of the same kind, its first tensor changed."""
+    changed = list(values)
+    rebuild = getattr(values, "_make", type(values))  # a named tuple takes its fields one by one
+    for index, value in enumerate(changed):
+        if isinstance(value, Tensor):
+            changed[index] = change(value)
+            return rebuild(changed)
+    raise TypeError(f"{spoken(layer)} carries no tensor among its {len(changed)} values")

@@ -1,0 +1,47 @@
+"""MixStyle: give every sample a style between its own and another sample's (Zhou et al., ICLR 2021)."""
+
+import torch
+from torch import Tensor
+
+from mecam.virtual import _checks
+from mecam.virtual._draws import Draw
+from mecam.virtual._features import FeatureDomain
+from mecam.virtual._style import style
+
+
+def mix_style(x: Tensor, lam: Tensor, partner: Tensor) -> Tensor:
+    """(x - mu)/sig * (lam sig + (1 - lam) sig_j) + lam mu + (1 - lam) mu_j; x is (B, C, L), mu and sig detached."""
+    mu, sig = style(x.detach())
+    lam = lam[:, None, None]
+    new_mu = lam * mu + (1 - lam) * mu[partner]
+    new_sig = lam * sig + (1 - lam) * sig[partner]
+    return (x - mu) * (new_sig / sig) + new_mu
+
+
+class MixStyle(FeatureDomain):
+    """MixStyle on the output of the attached layers; lam ~ Beta(alpha, alpha), one a sample.
+
+    `domains=None` pairs samples by a random permutation. `domains=S` reads the batch as S equal blocks in order, and
+    every partner comes from another block. `p` is the probability that a call of a layer mixes at all: 1 here, for
+    MeCAM's meta pass; 0.5 in the original, which trains with it. A batch of one sample and a map of one position, whose
+    style is undefined, stay as they are.
+    """
+
+    def __init__(
+        self,
+        p: float = 1.0,
+        alpha: float = 0.1,
+        *,
+        domains: int | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(p=p, generator=generator)
+        self.alpha = _checks.positive("alpha", alpha)
+        self.domains = _checks.domain_count(domains)
+
+    def _mix(self, x: Tensor, draw: Draw) -> Tensor:
+        count, _, positions = x.shape
+        partner = draw.partner(count, self.domains)
+        if count == 1 or positions == 1:
+            return x
+        return mix_style(x, draw.beta(self.alpha, count), partner)

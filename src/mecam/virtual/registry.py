@@ -1,0 +1,24 @@
+"""Every virtual domain by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from mecam.virtual._domain import VirtualDomain
+from mecam.virtual.dsu import DSU
+from mecam.virtual.efdmix import EFDMix
+from mecam.virtual.fourier import Fourier
+from mecam.virtual.mixstyle import MixStyle
+
+DOMAINS: Mapping[str, type[VirtualDomain]] = {kind.__name__.lower(): kind for kind in (MixStyle, EFDMix, DSU, Fourier)}
+
+
+def create(name: str, **settings: Any) -> VirtualDomain:
+    """The virtual domain of this name; an unknown name is an error with near matches."""
+    if name not in DOMAINS:
+        near = get_close_matches(name.lower(), DOMAINS, n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(DOMAINS)}"
+        raise ValueError(f"there is no virtual domain {name!r}; {hint}")
+    return DOMAINS[name](**settings)

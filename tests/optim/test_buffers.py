@@ -1,0 +1,323 @@
+"""Batch-norm statistics and other buffers change as in one plain pass, bit for bit, for every method."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mecam.optim import OPTIMIZERS, SAM, MeCAM, SharpnessAware
+
+METHODS = [entry.sharpness_aware for entry in OPTIMIZERS.values() if entry.sharpness_aware is not None]
+torch.manual_seed(0)
+X, Y = torch.randn(8, 3, 6, 6), torch.randint(0, 4, (8,))
+
+GIVEN = pytest.mark.parametrize("given", [True, False], ids=["model given", "model found"])
+
+
+class Counter(nn.Module):
+    """Replaces its buffer by a new tensor instead of writing to it, and makes one only when it first runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+        self.register_buffer("made", None)
+        self.register_buffer("constant", torch.ones(1).expand(3))  # cannot be written to
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.calls = self.calls + x.detach().mean()
+            self.made = x.detach().mean() if self.made is None else self.made * 0.5
+        return x
+
+
+class Late(nn.Module):
+    """Registers its buffer when it first runs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not hasattr(self, "scale"):
+            self.register_buffer("scale", x.detach().std())
+        self.scale = self.scale * 0.9
+        return x
+
+
+class Sometimes(nn.Module):
+    """Runs its layer only in the calls it is told (stochastic depth)."""
+
+    def __init__(self, layer: nn.Module, *calls: int) -> None:
+        super().__init__()
+        self.layer, self.calls, self.call = layer, calls, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.call += 1
+        return self.layer(x) if self.call - 1 in self.calls else x
+
+
+def network(*extra: nn.Module) -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.BatchNorm2d(4, momentum=None),
+        nn.InstanceNorm2d(4, affine=True, track_running_stats=True),
+        *extra,
+        nn.Flatten(),
+        nn.Linear(64, 4),
+    )
+
+
+def buffers(model: nn.Module) -> dict[str, Tensor | None]:
+    """Copies of all of them, the empty ones included."""
+    return {
+        f"{path}.{name}": None if buffer is None else buffer.clone()
+        for path, module in model.named_modules()
+        for name, buffer in module._buffers.items()
+    }
+
+
+def assert_same(one: dict[str, Tensor | None], two: dict[str, Tensor | None]) -> None:
+    assert one.keys() == two.keys()
+    for name, buffer in one.items():
+        other = two[name]
+        assert (buffer is None) == (other is None), name
+        if buffer is not None and other is not None:
+            assert torch.equal(buffer, other), name
+
+
+def closure_for(optimizer: torch.optim.Optimizer, forward: Callable[[Tensor], Tensor]) -> Callable[[], Tensor]:
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(forward(X), Y)
+        loss.backward()
+        return loss
+
+    return closure
+
+
+def build(method: type[SharpnessAware], model: nn.Module, given: bool, **options: Any) -> Any:
+    return method(model.parameters(), torch.optim.SGD, lr=0.1, model=model if given else None, **options)
+
+
+def any_global_hook() -> bool:
+    return bool(torch.nn.modules.module._has_any_global_hook())
+
+
+def plain_pass(model: nn.Module) -> dict[str, Tensor | None]:
+    """The model's buffers after one forward on the batch."""
+    model(X)
+    return buffers(model)
+
+
+@GIVEN
+@pytest.mark.parametrize("method", METHODS)
+def test_a_step_leaves_the_buffers_of_one_plain_pass(method: type[SharpnessAware], given: bool) -> None:
+    model = network(Counter())
+    optimizer = build(method, model, given)
+    tensors = dict(model.named_buffers())
+    for _ in range(3):
+        expected = plain_pass(copy.deepcopy(model))
+        optimizer.step(closure_for(optimizer, model))
+        assert_same(buffers(model), expected)
+    assert model[1].num_batches_tracked == 3
+    assert all(model.get_buffer(name) is b for name, b in tensors.items() if "calls" not in name)
+
+
+@GIVEN
+def test_frozen_batch_norm_stays_untouched(given: bool) -> None:
+    model = network()
+    for layer in (model[1], model[3], model[4]):
+        layer.eval()
+    before = buffers(model)
+    optimizer = build(MeCAM, model, given)
+    for _ in range(2):
+        optimizer.step(closure_for(optimizer, model))
+    assert_same(buffers(model), before)
+
+
+@GIVEN
+def test_a_closure_may_switch_between_training_and_evaluation(given: bool) -> None:
+    """Targets from the model in evaluation mode, the loss in training mode: the first call does not tell it all."""
+    model, plain = network(), network()
+    optimizer = build(MeCAM, model, given)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        model.eval()
+        with torch.no_grad():
+            targets = model(X).softmax(1)
+        model.train()
+        loss = F.cross_entropy(model(X), targets)
+        loss.backward()
+        model.eval()
+        return loss
+
+    expected = plain_pass(plain)
+    optimizer.step(closure)
+    assert_same(buffers(model), expected)
+
+
+@GIVEN
+@pytest.mark.parametrize(("calls", "updates"), [((0,), 1), ((1,), 0), ((2,), 0), ((0, 2), 1), ((1, 2), 0)])
+def test_a_layer_that_runs_in_some_passes_only(given: bool, calls: tuple[int, ...], updates: int) -> None:
+    model = network(Sometimes(nn.Sequential(nn.BatchNorm2d(4), Counter()), *calls))
+    plain = network(Sometimes(nn.Sequential(nn.BatchNorm2d(4), Counter()), *calls))
+    expected = plain_pass(plain)
+    optimizer = build(MeCAM, model, given)
+    optimizer.step(closure_for(optimizer, model))
+    assert_same(buffers(model), expected)
+    assert model[5].layer[0].num_batches_tracked == updates
+
+
+@GIVEN
+def test_a_buffer_that_is_registered_late(given: bool) -> None:
+    """In the first pass, as in a plain one; in a later pass there is nothing to go back to, and it stays."""
+    model = network(Late(), Sometimes(Late(), 1))
+    expected = plain_pass(copy.deepcopy(model))
+    optimizer = build(MeCAM, model, given)
+    optimizer.step(closure_for(optimizer, model))
+    found = buffers(model)
+    assert found.pop("6.layer.scale") is not None
+    assert_same(found, expected)
+
+
+@GIVEN
+@pytest.mark.parametrize("method", [SAM, MeCAM])
+def test_micro_batches_in_the_closure_are_as_many_plain_updates(method: type[SharpnessAware], given: bool) -> None:
+    model, plain = network(Counter()), network(Counter())
+    optimizer = build(method, model, given)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        losses = []
+        for x, y in zip(X.chunk(4), Y.chunk(4), strict=True):
+            loss = F.cross_entropy(model(x), y) / 4
+            loss.backward()
+            losses.append(loss.detach())
+        return torch.stack(losses).sum()
+
+    for x in X.chunk(4):
+        plain(x)
+    optimizer.step(closure)
+    assert_same(buffers(model), buffers(plain))
+    assert model[1].num_batches_tracked == 4
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_batch_norm_in_a_part_that_is_not_trained(given: bool) -> None:
+    """A frozen backbone in training mode; given is the whole network, of which the optimizer owns the head."""
+    model, plain = network(), network()
+    optimizer = SAM(model[-1].parameters(), torch.optim.SGD, lr=0.1, model=model if given else None)
+    expected = plain_pass(plain)
+    optimizer.step(closure_for(optimizer, model))
+    assert_same(buffers(model), expected)
+
+
+def test_modules_called_one_by_one_are_all_found() -> None:
+    model, plain = network(Counter()), network(Counter())
+    optimizer = build(MeCAM, model, given=False)
+
+    def forward(x: Tensor) -> Tensor:
+        for layer in model:
+            x = layer(x)
+        return x
+
+    expected = plain_pass(plain)
+    optimizer.step(closure_for(optimizer, forward))
+    assert_same(buffers(model), expected)
+
+
+@GIVEN
+@pytest.mark.parametrize("failing", [1, 2])
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_a_later_pass_that_raises(given: bool, failing: int, error: type[BaseException]) -> None:
+    """Outside the model and deep inside it; and no hook stays behind."""
+    for inside in (False, True):
+        model = network(Counter() if error is ValueError else nn.BatchNorm2d(4), nn.Identity())
+        expected = plain_pass(copy.deepcopy(model))
+        optimizer, calls = build(MeCAM, model, given), 0
+
+        def fail(*_: Any) -> None:
+            nonlocal calls
+            calls += 1
+            if calls > failing:
+                raise error("no")
+
+        if inside:
+            model[6].register_forward_hook(fail)
+
+        def forward(x: Tensor, model: nn.Module = model, inside: bool = inside) -> Tensor:
+            logits: Tensor = model(x)
+            if not inside:
+                fail()
+            return logits
+
+        with pytest.raises(error):
+            optimizer.step(closure_for(optimizer, forward))
+        assert_same(buffers(model), expected)
+        assert not any_global_hook()
+        assert all(not m._forward_hooks for m in model.modules() if m is not model[6])
+
+
+def test_no_hook_stays_behind() -> None:
+    model = network()
+    optimizer = build(MeCAM, model, given=False)
+    during: list[bool] = []
+    model[0].register_forward_pre_hook(lambda *_: during.append(any_global_hook()))
+    optimizer.step(closure_for(optimizer, model))
+    assert during == [False] * 3  # inside the model there is nothing to watch
+    assert not any_global_hook()
+    assert all(not m._forward_hooks for m in model.modules())
+
+
+def test_users_own_hooks_run_as_ever() -> None:
+    model = network()
+    optimizer = build(MeCAM, model, given=False)
+    seen: list[str] = []
+    handles = [
+        torch.nn.modules.module.register_module_forward_pre_hook(lambda m, _: seen.append(type(m).__name__)),
+        model.register_forward_hook(lambda *_: seen.append("done")),
+    ]
+    optimizer.step(closure_for(optimizer, model))
+    for handle in handles:
+        handle.remove()
+    assert seen == [*["Sequential", *(type(m).__name__ for m in model), "done"] * 3]
+
+
+def test_buffers_lent_by_functional_call_are_not_hung_up_in_the_model() -> None:
+    model = network()
+    own = dict(model.named_buffers())
+    lent = {name: buffer.clone() for name, buffer in own.items()}
+    before, expected = buffers(model), plain_pass(copy.deepcopy(model))
+    optimizer = build(SAM, model, given=False)
+    optimizer.step(closure_for(optimizer, lambda x: torch.func.functional_call(model, lent, (x,))))
+    assert all(model.get_buffer(name) is buffer for name, buffer in own.items())
+    assert_same(buffers(model), before)
+    assert_same({name: buffer.clone() for name, buffer in lent.items()}, expected)
+
+
+@GIVEN
+def test_spectral_norm_keeps_the_power_iteration_of_one_pass(given: bool) -> None:
+    def spectral() -> nn.Module:
+        torch.manual_seed(2)
+        return nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Conv2d(4, 4, 1)))
+
+    model, plain = network(spectral()), network(spectral())
+    optimizer = build(MeCAM, model, given)
+    expected = plain_pass(plain)
+    optimizer.step(closure_for(optimizer, model))
+    assert_same(buffers(model), expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@GIVEN
+def test_scripted_modules(given: bool) -> None:
+    plain = network()
+    model = torch.jit.script(network())
+    optimizer = build(MeCAM, model, given)
+    expected = plain_pass(plain)
+    optimizer.step(closure_for(optimizer, model))
+    assert_same(dict(model.named_buffers()), {name: b for name, b in expected.items() if b is not None})

@@ -1,0 +1,216 @@
+"""What only a GPU can show: no waiting for the device, capture in a CUDA graph, skips decided there, fp16 for real."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mecam.optim import ESAM, SAM, LookSAM, MeCAM, SharpnessAware
+from mecam.virtual import MixStyle
+from tests.optim.test_passes import METHODS
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+CAPTURABLE = [method for method in METHODS if method not in (ESAM, LookSAM)]  # these two decide on the host
+
+
+def network(dtype: torch.dtype = torch.float32) -> nn.Sequential:
+    torch.manual_seed(0)
+    # no bias before batch norm: its gradient is rounding noise, which Adam would blow up to full steps
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2),
+        nn.Flatten(),
+        nn.Linear(32, 5),
+    ).to("cuda", dtype)
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator("cuda").manual_seed(1)
+    images = torch.randn(16, 3, 12, 12, device="cuda", generator=generator)
+    return images, torch.randint(0, 5, (16,), device="cuda", generator=generator)
+
+
+def closure_for(optimizer: Any, model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Tensor]:
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x).float(), y)
+        loss.backward()
+        return loss
+
+    return closure
+
+
+def weights(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().reshape(-1).double() for p in model.parameters()])
+
+
+@pytest.mark.parametrize("base", [{"fused": True}, {"capturable": True}, {"foreach": True}])
+@pytest.mark.parametrize("nonfinite", ["skip", "ignore"])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_step_does_not_wait_for_the_device(
+    method: type[SharpnessAware], nonfinite: str, base: dict[str, bool]
+) -> None:
+    if nonfinite == "skip" and "foreach" in base:
+        pytest.skip("counts steps on the CPU: a skip must be known there")
+    model, (x, y) = network(), batch()
+    optimizer = method(model.parameters(), torch.optim.Adam, lr=0.01, nonfinite=nonfinite, model=model, **base)
+    closure = closure_for(optimizer, model, x, y)
+    for _ in range(2):
+        optimizer.step(closure)
+    if nonfinite == "skip" and method in (ESAM, LookSAM):
+        return  # their counter is read on the host
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        optimizer.step(closure)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("base", [{"fused": True}, {"capturable": True}, {"foreach": True}])
+@pytest.mark.parametrize("method", METHODS)
+def test_a_skipped_step_changes_nothing(method: type[SharpnessAware], base: dict[str, bool]) -> None:
+    a, b, (x, y) = network(), network(), batch()
+    one = method(a.parameters(), torch.optim.Adam, lr=0.01, nonfinite="skip", **base)
+    two = method(b.parameters(), torch.optim.Adam, lr=0.01, nonfinite="skip", **base)
+    for steps in range(5):
+        one.step(closure_for(one, a, x, y))
+        two.step(closure_for(two, b, x, y))
+        if steps in (1, 2):
+            buffers = [buffer.clone() for buffer in a.buffers()]
+            one.step(closure_for(one, a, x * torch.nan, y))
+            for buffer, old in zip(a.buffers(), buffers, strict=True):
+                buffer.copy_(old)  # a plain pass over a bad batch spoils batch norm too; that is not the step's part
+    assert int(one.skipped) == 2
+    assert int(two.skipped) == 0
+    assert weights(a).isfinite().all()
+    torch.testing.assert_close(weights(a), weights(b), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", CAPTURABLE)
+def test_a_captured_step_equals_an_eager_one(method: type[SharpnessAware]) -> None:
+    """The whole step, passes and update, in one CUDA graph; rho is a tensor and changes between replays."""
+    x, y = batch()
+
+    def build() -> tuple[nn.Module, SharpnessAware]:
+        model = network()
+        rho = torch.tensor(0.05, device="cuda")
+        kwargs: dict[str, Any] = {"lr": 0.01, "capturable": True, "nonfinite": "skip", "model": model, "rho": rho}
+        return model, method(model.parameters(), torch.optim.Adam, **kwargs)
+
+    eager_model, eager = build()
+    model, optimizer = build()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            optimizer.step(closure_for(optimizer, model, x, y))
+    torch.cuda.current_stream().wait_stream(stream)
+    for _ in range(3):
+        eager.step(closure_for(eager, eager_model, x, y))
+    graph = torch.cuda.CUDAGraph()
+    optimizer.zero_grad()
+    with torch.cuda.graph(graph):
+        loss = optimizer.step(closure_for(optimizer, model, x, y))
+    for step in range(4):
+        for o in (optimizer, eager):
+            o.param_groups[0]["rho"].fill_(0.05 / (step + 1))
+        expected = eager.step(closure_for(eager, eager_model, x, y))
+        graph.replay()
+        torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(weights(model), weights(eager_model), rtol=1e-4, atol=1e-5)
+    for captured, plain in zip(model.buffers(), eager_model.buffers(), strict=True):
+        torch.testing.assert_close(captured, plain, rtol=1e-4, atol=1e-5)
+
+
+def test_mixstyle_in_a_captured_step_mixes_anew_in_every_replay() -> None:
+    model, (x, y) = network(), batch()
+    style = MixStyle().attach(model, ["0"])
+    optimizer = MeCAM(
+        model.parameters(), torch.optim.SGD, lr=0.0, nonfinite="ignore", model=model, virtual_domain=style, track=True
+    )
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            optimizer.step(closure_for(optimizer, model, x, y))
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    optimizer.zero_grad()
+    with torch.cuda.graph(graph):
+        optimizer.step(closure_for(optimizer, model, x, y))
+    assert optimizer.last is not None
+    virtual = []
+    for _ in range(3):
+        graph.replay()
+        virtual.append(optimizer.last.losses[2].item())
+    assert len(set(virtual)) == 3
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_weights_come_back_bit_for_bit(method: type[SharpnessAware], dtype: torch.dtype) -> None:
+    model, (x, y) = network(dtype), batch()
+    options = {"decouple": False} if method.__name__ == "WSAM" else {}
+    optimizer = method(model.parameters(), torch.optim.SGD, lr=0.0, **options)
+    before = [p.detach().clone() for p in model.parameters()]
+    for _ in range(3):
+        optimizer.step(closure_for(optimizer, model, x.to(dtype), y))
+    for parameter, old in zip(model.parameters(), before, strict=True):
+        assert torch.equal(parameter.detach().view(torch.uint8), old.view(torch.uint8))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_fp16_with_a_grad_scaler(method: type[SharpnessAware]) -> None:
+    model, (x, y) = network(), batch()
+    optimizer = method(model.parameters(), torch.optim.Adam, lr=0.01)
+    scaler = torch.amp.GradScaler("cuda", init_scale=2.0**30)  # overflows at first: some steps are skipped
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.float16):
+            loss = F.cross_entropy(model(x), y)
+        scaler.scale(loss).backward()
+        return loss
+
+    losses = []
+    for _ in range(40):
+        losses.append(optimizer.step(closure, scaler=scaler).item())
+        scaler.update()
+    assert int(optimizer.skipped) > 0
+    assert losses[-1] < losses[0]
+    assert weights(model).isfinite().all()
+
+
+def test_several_devices_dtypes_and_memory_formats() -> None:
+    model, (x, y) = network().to(memory_format=torch.channels_last), batch()
+    other = network()
+    one = SAM(model.parameters(), torch.optim.SGD, lr=0.1)
+    two = SAM(other.parameters(), torch.optim.SGD, lr=0.1)
+    for _ in range(3):
+        one.step(closure_for(one, model, x.to(memory_format=torch.channels_last), y))
+        two.step(closure_for(two, other, x, y))
+    torch.testing.assert_close(weights(model), weights(other), rtol=1e-4, atol=1e-5)
+
+
+def test_shared_noise_replays_the_devices_dropout() -> None:
+    model = nn.Sequential(nn.Linear(20, 20), nn.Dropout(0.5)).cuda()
+    optimizer = MeCAM(model.parameters(), torch.optim.SGD, lr=0.0, rho=0.0, shared_noise=True, track=True)
+    x = torch.randn(8, 20, device="cuda")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().sum()
+        loss.backward()
+        return loss
+
+    seen = set()
+    for _ in range(3):
+        optimizer.step(closure)
+        assert optimizer.last is not None
+        assert len({loss.item() for loss in optimizer.last.losses}) == 1
+        seen.add(optimizer.last.losses[0].item())
+    assert len(seen) == 3

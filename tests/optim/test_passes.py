@@ -1,0 +1,278 @@
+"""The closure contract, and what the passes put back: weights bit for bit, whatever happens inside a closure."""
+
+import signal
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mecam.optim import ASAM, CRSAM, ESAM, FAD, FSAM, GAM, GSAM, SAGM, SAM, WSAM, LookSAM, MeCAM, SharpnessAware
+from tests.optim.flat import batch, closure_for, flatten, network
+
+METHODS = [MeCAM, SAM, ASAM, GSAM, GAM, SAGM, FAD, CRSAM, FSAM, ESAM, LookSAM, WSAM]
+X, Y = batch()
+
+
+def bits(model: nn.Module) -> list[Tensor]:
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def assert_same_bits(model: nn.Module, before: list[Tensor]) -> None:
+    for parameter, old in zip(model.parameters(), before, strict=True):
+        assert torch.equal(parameter.detach().view(torch.uint8), old.view(torch.uint8))
+
+
+class Still(torch.optim.Optimizer):
+    """A base optimizer that never moves, so that what a step leaves behind is what the wrapper left."""
+
+    def __init__(self, params: object, lr: float = 0.1) -> None:
+        super().__init__(params, {"lr": lr})  # type: ignore[arg-type]
+
+    def step(self, _closure: object = None) -> None:  # type: ignore[override]
+        return
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_weights_come_back_bit_for_bit(method: type[SharpnessAware], dtype: torch.dtype) -> None:
+    model = network(dtype=dtype)
+    with torch.no_grad():
+        model[0].bias[:3] = torch.tensor([0.0, -0.0, 1e-40])
+    coupled = {"decouple": False} if method is WSAM else {}  # decoupled, it moves the weights itself after the step
+    optimizer = method(model.parameters(), Still, rho=0.7, **coupled)
+    before = bits(model)
+    for _ in range(3):
+        optimizer.step(closure_for(optimizer, model, X.to(dtype), Y))
+        assert_same_bits(model, before)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_weights_come_back_when_a_closure_raises(method: type[SharpnessAware], error: type[BaseException]) -> None:
+    for failing in range(method.passes):
+        model = network()
+        optimizer = method(model.parameters(), torch.optim.Adam, lr=0.1)
+        before, calls = bits(model), 0
+
+        def closure(failing: int = failing, model: nn.Module = model, optimizer: SharpnessAware = optimizer) -> Tensor:
+            nonlocal calls
+            calls += 1
+            if calls == failing + 1:
+                raise error("stop")
+            return closure_for(optimizer, model, X, Y)()
+
+        with pytest.raises(error, match="stop"):
+            optimizer.step(closure)
+        assert_same_bits(model, before)
+        assert optimizer.first_pass
+        assert not optimizer.state
+        optimizer.step(closure_for(optimizer, model, X, Y))  # and it goes on
+
+
+def test_weights_come_back_when_a_real_signal_interrupts_a_later_pass() -> None:
+    model = network()
+    optimizer = MeCAM(model.parameters(), torch.optim.Adam, lr=0.1)
+    before = bits(model)
+
+    def closure() -> Tensor:
+        if not optimizer.first_pass:
+            signal.raise_signal(signal.SIGINT)
+        return closure_for(optimizer, model, X, Y)()
+
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.step(closure)
+    assert_same_bits(model, before)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_step_returns_the_loss_at_theta(method: type[SharpnessAware]) -> None:
+    model = network()
+    optimizer = method(model.parameters(), torch.optim.Adam, lr=0.1)
+    expected = F.cross_entropy(model(X), Y).item()
+    loss = optimizer.step(closure_for(optimizer, model, X, Y))
+    assert loss.item() == expected
+    assert not loss.requires_grad
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_number_of_passes(method: type[SharpnessAware]) -> None:
+    model = network()
+    optimizer = method(model.parameters(), torch.optim.Adam, lr=0.1)
+    calls = 0
+
+    def closure() -> Tensor:
+        nonlocal calls
+        calls += 1
+        return closure_for(optimizer, model, X, Y)()
+
+    optimizer.step(closure)
+    assert calls == method.passes
+
+
+def test_a_missing_closure_says_how_to_write_one() -> None:
+    optimizer = SAM(network().parameters(), torch.optim.Adam, lr=0.1)
+    with pytest.raises(TypeError, match=r"def closure\(\):(.|\n)*zero_grad(.|\n)*backward(.|\n)*return loss"):
+        optimizer.step()
+
+
+def test_a_closure_that_returns_nothing_is_refused() -> None:
+    model = network()
+    optimizer = SAM(model.parameters(), torch.optim.Adam, lr=0.1)
+
+    def closure() -> None:
+        closure_for(optimizer, model, X, Y)()
+
+    with pytest.raises(TypeError, match="must return the loss"):
+        optimizer.step(closure)
+
+
+def test_a_closure_without_backward_is_refused() -> None:
+    model = network()
+    optimizer = SAM(model.parameters(), torch.optim.Adam, lr=0.1)
+    with pytest.raises(RuntimeError, match=r"Does it call loss.backward\(\)"):
+        optimizer.step(lambda: F.cross_entropy(model(X), Y))
+
+
+def test_a_closure_that_leaves_out_its_batch_does_nothing() -> None:
+    model = network()
+    optimizer = SAM(model.parameters(), torch.optim.Adam, lr=0.1)
+    before = bits(model)
+    assert optimizer.step(lambda: None) is None
+    assert_same_bits(model, before)
+
+
+class TestLeftovers:
+    """Gradients from before the step: cleared in whatever way, or refused."""
+
+    def step_twice(self, clear: Callable[[SharpnessAware, nn.Module], None]) -> Tensor:
+        model = network()
+        optimizer = MeCAM(model.parameters(), torch.optim.Adam, lr=0.1)
+
+        def closure() -> Tensor:
+            clear(optimizer, model)
+            loss = F.cross_entropy(model(X), Y)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        assert model[0].weight.grad is not None  # the combined gradient stays, as with any optimizer
+        optimizer.step(closure)
+        return flatten(list(model.parameters()))
+
+    def test_every_way_of_clearing_gives_the_same(self) -> None:
+        ways: list[Callable[[SharpnessAware, nn.Module], None]] = [
+            lambda optimizer, _: optimizer.zero_grad(),
+            lambda optimizer, _: optimizer.zero_grad(set_to_none=False),
+            lambda _, model: model.zero_grad(),
+            lambda _, model: [p.grad.zero_() for p in model.parameters() if p.grad is not None] and None,
+        ]
+        results = [self.step_twice(way) for way in ways]
+        for result in results[1:]:
+            assert torch.equal(result, results[0])
+
+    def test_uncleared_is_refused(self) -> None:
+        with pytest.raises(RuntimeError, match="did not clear them"):
+            self.step_twice(lambda *_: None)
+
+    def test_accumulation_outside_is_refused_and_weights_are_untouched(self) -> None:
+        model = network()
+        optimizer = SAM(model.parameters(), torch.optim.Adam, lr=0.1)
+        before = bits(model)
+        F.cross_entropy(model(X[:6]), Y[:6]).backward()
+
+        def closure() -> Tensor:
+            loss = F.cross_entropy(model(X[6:]), Y[6:])
+            loss.backward()
+            return loss
+
+        with pytest.raises(RuntimeError, match="loop over them inside the closure"):
+            optimizer.step(closure)
+        assert_same_bits(model, before)
+
+    def test_a_stale_gradient_of_an_unused_parameter_is_refused(self) -> None:
+        used, unused = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+        unused.grad = torch.ones(3)
+        optimizer = SAM([{"params": [used]}, {"params": [unused]}], torch.optim.SGD, lr=0.1)
+
+        def closure() -> Tensor:
+            used.grad = None
+            loss = used.square().sum()
+            loss.backward()
+            return loss
+
+        with pytest.raises(RuntimeError, match="did not clear them"):
+            optimizer.step(closure)
+
+    def test_without_clearing_the_first_step_is_right(self) -> None:
+        """The machinery keeps the passes of one step apart even then; only a second step is refused."""
+        a, b = network(), network()
+        one, two = (MeCAM(m.parameters(), torch.optim.SGD, lr=0.1) for m in (a, b))
+
+        def closure() -> Tensor:
+            loss = F.cross_entropy(a(X), Y)
+            loss.backward()
+            return loss
+
+        one.step(closure)
+        two.step(closure_for(two, b, X, Y))
+        assert torch.equal(flatten(list(a.parameters())), flatten(list(b.parameters())))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_accumulation_inside_the_closure_equals_the_full_batch(method: type[SharpnessAware]) -> None:
+    a, b = network(), network()
+    one, two = (method(m.parameters(), torch.optim.Adam, lr=0.1) for m in (a, b))
+
+    def accumulating() -> Tensor:
+        one.zero_grad()
+        total = torch.zeros((), dtype=torch.float64)
+        for x, y in zip(X.split(3), Y.split(3), strict=True):
+            loss = F.cross_entropy(a(x), y) / 4
+            loss.backward()
+            total += loss.detach()
+        return total
+
+    for _ in range(3):
+        one.step(accumulating)
+        two.step(closure_for(two, b, X, Y))
+    torch.testing.assert_close(flatten(list(a.parameters())), flatten(list(b.parameters())), rtol=0, atol=1e-9)
+
+
+def test_sparse_gradients_are_refused() -> None:
+    table = nn.Embedding(4, 2, sparse=True)
+    optimizer = SAM(table.parameters(), torch.optim.SGD, lr=0.1)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = table(torch.tensor([1])).sum()
+        loss.backward()
+        return loss
+
+    with pytest.raises(TypeError, match="sparse gradients are not supported"):
+        optimizer.step(closure)
+
+
+def test_a_kept_gradient_is_no_alias_of_memory_that_the_next_pass_fills() -> None:
+    """As DDP's gradient_as_bucket_view does: gradients are views of a buffer that every backward writes anew."""
+    model = network()
+    parameters = list(model.parameters())
+    buffer = torch.zeros(sum(p.numel() for p in parameters), dtype=torch.float64)
+    views = [v.view_as(p) for v, p in zip(buffer.split([p.numel() for p in parameters]), parameters, strict=True)]
+    optimizer = MeCAM(model.parameters(), torch.optim.SGD, rho=0.3, alpha=0.3, beta=0.2, lr=0.1)
+    other = network()
+    reference = MeCAM(other.parameters(), torch.optim.SGD, rho=0.3, alpha=0.3, beta=0.2, lr=0.1)
+
+    def closure() -> Tensor:
+        loss = F.cross_entropy(model(X), Y)
+        for parameter, view, grad in zip(parameters, views, torch.autograd.grad(loss, parameters), strict=True):
+            view.copy_(grad)
+            parameter.grad = view
+        return loss
+
+    for _ in range(3):
+        optimizer.zero_grad()
+        optimizer.step(closure)
+        reference.step(closure_for(reference, other, X, Y))
+    assert torch.equal(flatten(parameters), flatten(list(other.parameters())))

@@ -1,0 +1,95 @@
+"""Schedules of rho, against their formulas."""
+
+import math
+
+import pytest
+import torch
+
+from mecam.optim import GSAM, SAM, MeCAM, RhoSchedule, constant, cosine, inverse_sqrt, linear, proportional_to_lr
+from tests.optim.flat import batch, closure_for, network
+
+X, Y = batch()
+
+
+def radii(shape: object, steps: int = 6, rho: float | torch.Tensor = 0.2) -> list[float]:
+    optimizer = SAM(network().parameters(), torch.optim.SGD, lr=0.1, rho=rho)
+    schedule = RhoSchedule(optimizer, shape)  # type: ignore[arg-type]
+    seen = []
+    for _ in range(steps):
+        seen.append(float(optimizer.param_groups[0]["rho"]))
+        schedule.step()
+    return seen
+
+
+def test_shapes() -> None:
+    assert radii(constant()) == [0.2] * 6
+    assert radii(linear(4, final=0.5)) == pytest.approx([0.2, 0.175, 0.15, 0.125, 0.1, 0.1])
+    assert radii(cosine(4)) == pytest.approx([0.1 * (1 + math.cos(math.pi * min(t, 4) / 4)) for t in range(6)])
+    assert radii(inverse_sqrt()) == pytest.approx([0.2 / math.sqrt(t) for t in range(1, 7)])
+
+
+def test_tied_to_the_learning_rate_as_in_gsam() -> None:
+    model = network()
+    optimizer = GSAM(model.parameters(), torch.optim.SGD, lr=0.1)
+    lr = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5, eta_min=0.01)
+    rho = RhoSchedule(optimizer, proportional_to_lr(rho_max=0.5, lr_max=0.1, rho_min=0.05, lr_min=0.01))
+    for _ in range(5):
+        group = optimizer.param_groups[0]
+        assert group["rho"] == pytest.approx(0.05 + 0.45 * (group["lr"] - 0.01) / 0.09)
+        optimizer.step(closure_for(optimizer, model, X, Y))
+        lr.step()
+        rho.step()
+    assert optimizer.param_groups[0]["rho"] == pytest.approx(0.05)
+
+
+def test_groups_keep_their_own_radius() -> None:
+    model = network()
+    groups = [{"params": model[0].parameters(), "rho": 0.4}, {"params": model[2].parameters()}]
+    optimizer = MeCAM(groups, torch.optim.SGD, lr=0.1, rho=0.2)
+    schedule = RhoSchedule(optimizer, linear(2, final=0.5))
+    schedule.step()
+    schedule.step()
+    assert [group["rho"] for group in optimizer.param_groups] == pytest.approx([0.2, 0.1])
+
+
+def test_a_tensor_is_changed_in_place() -> None:
+    rho = torch.tensor(0.2)
+    radii(linear(4), rho=rho)
+    assert rho.item() == 0.0
+
+
+def test_resume() -> None:
+    def fresh() -> tuple[SAM, RhoSchedule]:
+        optimizer = SAM(network().parameters(), torch.optim.SGD, lr=0.1, rho=0.2)
+        return optimizer, RhoSchedule(optimizer, cosine(10))
+
+    optimizer, schedule = fresh()
+    for _ in range(4):
+        schedule.step()
+    other, resumed = fresh()
+    other.load_state_dict(optimizer.state_dict())
+    resumed.load_state_dict(schedule.state_dict())
+    schedule.step()
+    resumed.step()
+    assert other.param_groups[0]["rho"] == optimizer.param_groups[0]["rho"]
+
+
+def test_a_resumed_optimizer_before_the_schedule_is_made() -> None:
+    """rho in a checkpoint is the scheduled one; the schedule's own state says what it started from."""
+    optimizer = SAM(network().parameters(), torch.optim.SGD, lr=0.1, rho=0.2)
+    schedule = RhoSchedule(optimizer, linear(4))
+    schedule.step()
+    other = SAM(network().parameters(), torch.optim.SGD, lr=0.1, rho=0.2)
+    other.load_state_dict(optimizer.state_dict())
+    resumed = RhoSchedule(other, linear(4))
+    resumed.load_state_dict(schedule.state_dict())
+    assert other.param_groups[0]["rho"] == pytest.approx(0.15)
+
+
+def test_refusals() -> None:
+    with pytest.raises(TypeError, match="SGD has no rho"):
+        RhoSchedule(torch.optim.SGD(network().parameters()), constant())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="steps=0"):
+        linear(0)
+    with pytest.raises(ValueError, match="lr_max"):
+        proportional_to_lr(0.1, 0.01, lr_min=0.1)
