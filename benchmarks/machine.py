@@ -79,8 +79,9 @@ def _version(package: str) -> str:
 
 
 def _commit() -> str:
+    """The commit measured; $MECAM_COMMIT names it where the code runs outside its repository."""
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return "none"
+        return os.environ.get("MECAM_COMMIT", "none")

@@ -198,9 +198,15 @@ def test_esam_sees_an_overflow_in_every_tensor_its_mask_leaves_out() -> None:
 
 
 @pytest.mark.parametrize("method", [FSAM, LookSAM])
-def test_a_first_step_that_is_skipped_keeps_nothing(method: type[SharpnessAware]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"fused": True}, {"base": torch.optim.SGD, "momentum": 0.9, "fused": True}],
+    ids=["Adam", "fused Adam", "fused SGD"],
+)
+def test_a_first_step_that_is_skipped_keeps_nothing(method: type[SharpnessAware], options: dict[str, Any]) -> None:
+    """Not even what torch's fused SGD leaves behind, a momentum that nobody has written to."""
     model = network(dtype=torch.float32)
-    optimizer, scaler = build(method, model), scaler_for()
+    optimizer, scaler = build(method, model, **options), scaler_for()
     optimizer.step(closure_for(optimizer, model, scaler, spoil=lambda _: torch.inf), scaler=scaler)
     assert optimizer.own_state == {}
     assert dict(optimizer.state) == {}

@@ -232,15 +232,15 @@ def test_the_graph_is_gone_before_the_next_pass(method: type[SharpnessAware]) ->
     """Without the garbage collector: backward(create_graph=True) makes a cycle of parameter, gradient and graph."""
     model = network()
     optimizer = method(model.parameters(), AdaHessian, **BASE)
-    activations: list[weakref.ref[Tensor]] = []
+    graph: list[weakref.ref[Tensor]] = []
     alive: list[int] = []
 
     def closure() -> Tensor:
-        alive.append(sum(a() is not None for a in activations))
+        alive.append(sum(t() is not None for t in graph))
         optimizer.zero_grad()
         hidden = model[1](model[0](X))
-        activations.append(weakref.ref(hidden))
         loss = F.cross_entropy(model[2](hidden), Y)
+        graph.extend([weakref.ref(hidden), weakref.ref(loss)])
         loss.backward(create_graph=optimizer.needs_graph)
         return loss
 
@@ -249,11 +249,11 @@ def test_the_graph_is_gone_before_the_next_pass(method: type[SharpnessAware]) ->
     try:
         for _ in range(3):
             optimizer.step(closure)
-            assert sum(a() is not None for a in activations) == 0
+            assert sum(t() is not None for t in graph) == 0
             assert all(p.grad is not None and p.grad.grad_fn is None for p in model.parameters())
     finally:
         gc.enable()
-    assert alive == [0] * len(activations)
+    assert alive == [0] * (len(graph) // 2)
 
 
 @pytest.mark.parametrize("spoiled", ["gradient", "estimate"])

@@ -217,15 +217,16 @@ def test_for_sam_both_clip_alike(tmp_path: Path) -> None:
         torch.testing.assert_close(one, two, rtol=0, atol=1e-9)
 
 
-def half_precision() -> MixedPrecision:
+def half_precision(scale: float = 2.0**10) -> MixedPrecision:
     """What Lightning takes for precision="16-mixed" on a GPU."""
-    return MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=2.0**10))
+    return MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=scale))
 
 
-def test_16_mixed_is_refused_with_the_way_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("scale", [2.0**10, 2.0**60], ids=["", "with an overflow"])
+def test_16_mixed_is_refused_with_the_way_out(scale: float, tmp_path: Path) -> None:
     module = Classifier(SAM)
     with pytest.raises(TypeError, match=r"optimizer\.step\(closure, scaler=scaler\)[\s\S]*In Lightning:") as caught:
-        fit(module, tmp_path, plugins=[half_precision()])
+        fit(module, tmp_path, plugins=[half_precision(scale)])
     assert "optimizer.optimizer.step(optimizer_closure, scaler=scaler)" in str(caught.value)
 
 

@@ -28,9 +28,13 @@ EXTRA: dict[str, list[dict[str, Any]]] = {
 }
 
 
+def options_of(base: Any) -> Any:
+    return inspect.signature(base).parameters
+
+
 def settings(base: type[torch.optim.Optimizer]) -> list[dict[str, Any]]:
     """Every implementation of a step that runs on the CPU: single tensors, foreach and fused."""
-    options = inspect.signature(base).parameters
+    options = options_of(base)
     kinds = [
         {kind: value} for kind, value in (("foreach", True), ("foreach", False), ("fused", True)) if kind in options
     ]
@@ -130,7 +134,7 @@ USABLE = [*CASES, *(pytest.param(b, s, id=b.__name__) for b, s in THIRD_PARTY)]
 @pytest.mark.filterwarnings("ignore:Using backward\\(\\) with create_graph:UserWarning")
 @pytest.mark.parametrize(("base", "options"), USABLE)
 def test_skip_over_every_base(base: type[torch.optim.Optimizer], options: dict[str, Any]) -> None:
-    if "rho" in inspect.signature(base).parameters:
+    if "rho" in options_of(base):
         with pytest.raises(ValueError, match="hyperparameter 'rho' of its own"):
             SAM(network().parameters(), base, **options)
         return
@@ -152,6 +156,21 @@ def test_skip_over_every_base(base: type[torch.optim.Optimizer], options: dict[s
     assert optimizer.skipped == 3
     assert optimizer.param_groups[0]["taken"] == 2
     assert not torch.equal(next(model.parameters()), next(network().parameters()))
+
+
+@pytest.mark.filterwarnings("ignore:Using backward\\(\\) with create_graph:UserWarning")
+@pytest.mark.parametrize(("base", "options"), [c for c in USABLE if "rho" not in options_of(c.values[0])])
+def test_an_error_leaves_everything_as_it_was(base: type[torch.optim.Optimizer], options: dict[str, Any]) -> None:
+    """In the first step too, where the base has made no state yet."""
+    model = network()
+    matrices = [p for p in model.parameters() if p.dim() == 2 or base.__name__ != "Muon"]
+    optimizer = SAM(matrices, base, **copy.deepcopy(options))
+    for _ in range(2):
+        before = everything(list(model.parameters()), optimizer)
+        with pytest.raises(FloatingPointError):
+            optimizer.step(closure_for(optimizer, model, torch.nan))
+        assert_same(everything(list(model.parameters()), optimizer), before)
+        optimizer.step(closure_for(optimizer, model))
 
 
 @pytest.mark.parametrize("method", [MeCAM, FSAM, LookSAM, WSAM])

@@ -48,7 +48,7 @@ class Buffers:
     def save(self, module: nn.Module) -> None:
         """Copy the buffers of the module and its children."""
         if self.model is None:
-            self.seen.update(dict.fromkeys(module.modules()))
+            self.seen.update(dict.fromkeys(_modules(module)))
         new = {slot: buffer for slot, buffer in _slots(module) if self._is_new(slot, buffer)}
         self.found.update(new)
         with torch.no_grad():
@@ -106,9 +106,21 @@ class Buffers:
 
 
 def _slots(module: nn.Module) -> Iterator[tuple[Slot, Tensor | None]]:
-    for child in module.modules():
+    for child in _modules(module):
         for name, buffer in child._buffers.items():
             yield (child, name), buffer
+
+
+def _modules(module: nn.Module) -> Iterable[nn.Module]:
+    """The module and all its children, each once. (Module.modules() also makes their names: several times as slow.)"""
+    found = {module: None}
+    waiting = [module]
+    while waiting:
+        for child in waiting.pop()._modules.values():
+            if child is not None and child not in found:
+                found[child] = None
+                waiting.append(child)
+    return found
 
 
 def _alike(buffers: Iterable[Tensor | None]) -> list[list[Tensor]]:

@@ -46,6 +46,12 @@ def masked_step(base: Optimizer, apply: Tensor) -> None:
         tensor.copy_(torch.where(apply, tensor, old))
 
 
+def drop_new_state(base: Optimizer, known: set[Tensor]) -> None:
+    """After a step that was not taken: fused SGD made momentum for it, and left that uninitialised."""
+    for parameter in [p for p in base.state if p not in known]:
+        del base.state[parameter]
+
+
 def _tensors(base: Optimizer) -> Iterator[Tensor]:
     """What a step of the optimizer may change."""
     for group in base.param_groups:

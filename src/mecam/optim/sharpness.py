@@ -16,7 +16,7 @@ from mecam.optim._base import BaseOptimizer, build, refuse_clashes, wants_hessia
 from mecam.optim._buffers import Buffers
 from mecam.optim._checkpoint import OwnState, base_part, merge, own_part
 from mecam.optim._hessian import REFUSAL, hutchinson
-from mecam.optim._masked import looks_for_itself, masked_step, unless_skipped
+from mecam.optim._masked import drop_new_state, looks_for_itself, masked_step, unless_skipped
 from mecam.optim._passes import Closure, GradAt, NoGradientError, Passes
 from mecam.optim._shards import is_distributed, is_flat_shard, local, reshard
 from mecam.optim._update import Update
@@ -336,7 +336,10 @@ class SharpnessAware(Optimizer):
             update.scale(scale)
             overflow = ~update.is_finite()
             update.write()
+            known = set(self.state)
             update.step(self.base_optimizer, scaler)
+            if overflow:
+                drop_new_state(self.base_optimizer, known)
             return not overflow
         if self.nonfinite == "ignore":
             update.write()
@@ -351,7 +354,10 @@ class SharpnessAware(Optimizer):
             _require(finite, passes.losses)
         update.write()
         if ahead:
+            known = set(self.state)
             masked_step(self.base_optimizer, finite)
+            if not finite:
+                drop_new_state(self.base_optimizer, known)
             _require(finite, passes.losses)
         else:
             update.step(self.base_optimizer)

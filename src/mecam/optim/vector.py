@@ -89,6 +89,7 @@ class Space:
         self.kinds = list(blocks)
         self.blocks = list(blocks.values())
         self.parameters = [parameter for block in self.blocks for parameter in block]
+        self.chunks = [list(_chunks(block)) for block in self.blocks]
 
     def fits(self, param_groups: Sequence[dict[str, Any]]) -> bool:
         """Whether these groups would make the same space again."""
@@ -105,7 +106,11 @@ class Space:
 
     def weights(self) -> Vector:
         """The weights themselves, not a copy: to be read before they move."""
-        return self.vector(lambda parameter: parameter)
+        blocks = [
+            [local(p) for p in block] if kind.distributed else block
+            for kind, block in zip(self.kinds, self.blocks, strict=True)
+        ]
+        return Vector(self, [(1.0, cast("Tensors", blocks))])
 
 
 def _fingerprint(param_groups: Sequence[dict[str, Any]]) -> list[Any]:
@@ -166,9 +171,10 @@ class Vector:
 
     def add_to_weights(self) -> None:
         """theta <- theta + self, in place."""
-        for block, terms in zip(self.space.weights().tensors(), self._by_block(), strict=True):
+        blocks = zip(self.space.weights().tensors(), self._by_block(), self.space.chunks, strict=True)
+        for block, terms, parts in blocks:
             weights = cast("list[Tensor]", block)
-            for part in _chunks(weights):
+            for part in parts:
                 pieces = [(coefficient, block[part]) for coefficient, block in terms]
                 # several terms are added up first: theta is rounded once
                 scale, offsets = pieces[0] if len(pieces) == 1 else (1.0, _sum(pieces))
@@ -294,13 +300,13 @@ def _sum(terms: list[tuple[Scalar, Block]], *, in_place: bool = False) -> Block:
     """sum of c * t; a hole where every term has one. In place: made in the first term's tensors."""
     out: Block = [None] * len(terms[0][1])
     for number, (coefficient, block) in enumerate(terms):
-        held = [i for i, t in enumerate(block) if t is not None]
-        old = [i for i in held if out[i] is not None]
-        new = [i for i in held if out[i] is None]
-        _add_scaled([out[i] for i in old], [block[i] for i in old], coefficient)  # type: ignore[misc]
-        made = _scaled([block[i] for i in new], coefficient, in_place=in_place and number == 0)  # type: ignore[misc]
-        for i, tensor in zip(new, made, strict=True):
-            out[i] = tensor
+        old = [(o, t) for o, t in zip(out, block, strict=True) if o is not None and t is not None]
+        _add_scaled([o for o, _ in old], [t for _, t in old], coefficient)
+        if len(old) == len(block):
+            continue
+        new = [t for o, t in zip(out, block, strict=True) if o is None and t is not None]
+        made = iter(_scaled(new, coefficient, in_place=in_place and number == 0))
+        out = [next(made) if o is None and t is not None else o for o, t in zip(out, block, strict=True)]
     return out
 
 
