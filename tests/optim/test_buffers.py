@@ -173,11 +173,12 @@ def test_a_layer_that_runs_in_some_passes_only(given: bool, calls: tuple[int, ..
 
 
 @GIVEN
-def test_a_buffer_that_is_registered_late(given: bool) -> None:
+@pytest.mark.parametrize("method", [SAM, MeCAM])
+def test_a_buffer_that_is_registered_late(method: type[SharpnessAware], given: bool) -> None:
     """In the first pass, as in a plain one; in a later pass there is nothing to go back to, and it stays."""
     model = network(Late(), Sometimes(Late(), 1))
     expected = plain_pass(copy.deepcopy(model))
-    optimizer = build(MeCAM, model, given)
+    optimizer = build(method, model, given)
     optimizer.step(closure_for(optimizer, model))
     found = buffers(model)
     assert found.pop("6.layer.scale") is not None

@@ -173,6 +173,24 @@ def test_an_error_leaves_everything_as_it_was(base: type[torch.optim.Optimizer],
         optimizer.step(closure_for(optimizer, model))
 
 
+def test_wsam_skips_if_only_its_own_move_is_not_finite() -> None:
+    """The base gets the first pass's gradient, which is finite; the second pass's goes into the move after it."""
+    model = network()
+    optimizer = WSAM(model.parameters(), torch.optim.Adam, nonfinite="skip")
+    before, calls = everything(list(model.parameters()), optimizer)[0], 0
+
+    def closure() -> Tensor:
+        nonlocal calls
+        calls += 1
+        return closure_for(optimizer, model, 1.0 if calls == 1 else torch.nan)()
+
+    optimizer.step(closure)
+    assert calls == 2
+    assert optimizer.skipped == 1
+    assert not optimizer.state
+    assert_same(list(model.parameters()), before)
+
+
 @pytest.mark.parametrize("method", [MeCAM, FSAM, LookSAM, WSAM])
 @pytest.mark.parametrize("base", [{}, {"fused": True}], ids=["Adam", "fused Adam"])
 def test_the_methods_own_state_is_taken_back_with_it(

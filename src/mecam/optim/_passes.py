@@ -73,6 +73,8 @@ class Passes:
         if not first:
             for parameter in self.space.parameters:
                 parameter.grad = None  # its tensor is ours now: the next backward must not add to it
+            if not self.record:
+                self.gradients = []  # and the formula's to keep
         self._move(offset)
         with ExitStack() as stack:
             if domain is not None:

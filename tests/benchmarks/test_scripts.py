@@ -1,0 +1,80 @@
+"""The scripts run and print well-formed tables. How fast anything is, no test asks; memory can be counted."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mecam.optim import OPTIMIZERS
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+METHODS = [name for name, entry in OPTIMIZERS.items() if entry.sharpness_aware is not None]
+TINY = ["--network", "resnet8", "--batch", "4", "--repeats", "2", "--threads", "1"]
+FACTS = ["machine", "versions", "commit", "setting", "repeats"]
+
+
+def run(script: str, *options: str) -> str:
+    command = [sys.executable, str(BENCHMARKS / script), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def facts(text: str) -> list[str]:
+    return [line[2:].partition(":")[0] for line in text.splitlines() if line.startswith("- ")]
+
+
+def table(text: str) -> dict[str, list[str]]:
+    """The cells after the first of every row, by the first."""
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    assert len({len(row) for row in rows}) == 1
+    assert rows[1] == ["---", *["---:"] * (len(rows[0]) - 1)]
+    return {name: cells for name, *cells in rows[2:]}
+
+
+def test_step_time(tmp_path: Path) -> None:
+    text = run("step_time.py", *TINY, "--out", str(tmp_path / "table.md"))
+    assert (tmp_path / "table.md").read_text() == text
+    assert f"python benchmarks/step_time.py {' '.join(TINY)}" in text.replace(str(BENCHMARKS.parent) + "/", "")
+    assert facts(text) == [*FACTS, "load"]
+    found = table(text)
+    assert list(found) == [*METHODS, "mecam+mixstyle", "pytorch_optimizer.SAM"]
+    for passes, ratio, quartiles, milliseconds in found.values():
+        low, high = map(float, quartiles.split(" to "))
+        assert 1 <= int(passes) <= 4
+        assert 0 < low <= float(ratio) <= high
+        assert float(milliseconds) > 0
+    assert "sam over pytorch_optimizer.SAM, round by round: " in text
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--frozen-bn", "--channels-last", "--precision", "bf16"],
+        ["--hooks", "--small-input", "--clock", "cpu", "--burst", "2"],
+    ],
+)
+def test_step_time_in_other_settings(options: list[str]) -> None:
+    assert list(table(run("step_time.py", *TINY, "--optimizers", "sam,mecam+mixstyle", *options))) == [
+        "sam",
+        "mecam+mixstyle",
+    ]
+
+
+def test_unknown_optimizers_are_refused() -> None:
+    command = [sys.executable, str(BENCHMARKS / "step_time.py"), "--optimizers", "sam,samm"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 2
+    assert "there is no samm; known are sam, " in done.stderr
+
+
+def test_memory_is_within_its_bounds(tmp_path: Path) -> None:
+    text = run("memory.py", "--layers", "8", "--width", "256", "--out", str(tmp_path / "table.md"))
+    assert (tmp_path / "table.md").read_text() == text
+    assert facts(text) == FACTS
+    buffers = {name: float(cells[0]) for name, cells in table(text).items()}
+    assert list(buffers) == ["adam", *METHODS, "pytorch_optimizer.SAM"]
+    activations = 0.05
+    assert all(buffers[name] <= 2 + activations for name in ("sam", "asam", "sagm"))
+    assert all(buffers[name] <= 3 + activations for name in ("mecam", "crsam"))
