@@ -338,9 +338,10 @@ class SharpnessAware(Optimizer):
             update.write()
             known = set(self.state)
             update.step(self.base_optimizer, scaler)
-            if overflow:
-                drop_new_state(self.base_optimizer, known)
-            return not overflow
+            if not overflow:
+                return True
+            drop_new_state(self.base_optimizer, known)
+            return False
         if self.nonfinite == "ignore":
             update.write()
             update.step(self.base_optimizer)
@@ -358,7 +359,7 @@ class SharpnessAware(Optimizer):
             masked_step(self.base_optimizer, finite)
             if not finite:
                 drop_new_state(self.base_optimizer, known)
-            _require(finite, passes.losses)
+                _require(finite, passes.losses)
         else:
             update.step(self.base_optimizer)
         return True
