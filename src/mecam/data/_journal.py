@@ -1,0 +1,177 @@
+"""What makes packing safe to interrupt: a journal of the complete shards, a lock, and writes that explain failures."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from mecam.data.domains import DataError
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)  # some network file systems
+SECONDS_BETWEEN_TRIES = 0.1
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A line of the journal: a run of images that is complete in the data file."""
+
+    number: int
+    digest: str  # of its bytes
+    pictures: str  # in hexadecimal, what the index says of each image; zeros where it cannot be read
+    reasons: dict[str, str]  # why, by the image's name
+
+
+class Journal:
+    """The complete shards of an unfinished store in the folder `work`; a line that a kill cut off was never there.
+
+    A journal that starts differently belongs to other data: the folder is emptied.
+    """
+
+    def __init__(self, work: Path, start: str) -> None:
+        self.path = work / "journal.jsonl"
+        self.shards: dict[int, Shard] = {}
+        first = start.encode() + b"\n"
+        length = self._read(first)
+        with writing(self.path):
+            if not length and work.exists():
+                shutil.rmtree(work)
+            work.mkdir(exist_ok=True)
+            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o666)
+        try:
+            os.ftruncate(self._descriptor, length)
+            os.lseek(self._descriptor, length, os.SEEK_SET)
+            if not length:
+                self._append(first)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def add(self, shard: Shard) -> None:
+        self._append(json.dumps(asdict(shard)).encode() + b"\n")
+        self.shards[shard.number] = shard
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def _append(self, line: bytes) -> None:
+        with writing(self.path):
+            while line:
+                line = line[os.write(self._descriptor, line) :]
+
+    def _read(self, first: bytes) -> int:
+        """Take over the lines that are whole; returns their length."""
+        if not self.path.is_file():
+            return 0
+        with self.path.open("rb") as file:
+            if file.readline() != first:
+                return 0
+            length = len(first)
+            for line in file:
+                try:
+                    shard = Shard(**json.loads(line))
+                except (ValueError, TypeError):
+                    break
+                if not line.endswith(b"\n"):
+                    break
+                self.shards[shard.number] = shard
+                length += len(line)
+        return length
+
+
+@contextlib.contextmanager
+def only_writer(out: Path, waiting: Callable[[], None]) -> Iterator[None]:
+    """Hold the lock beside `out`, which the system takes from a process that dies; `waiting` is called meanwhile."""
+    import fcntl  # not on Windows
+
+    path = out.parent / f".{out.name}.lock"
+    while True:
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        with writing(path), contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is(path, descriptor):  # not if the holder before has removed it
+                break
+        os.close(descriptor)
+        waiting()
+        time.sleep(SECONDS_BETWEEN_TRIES)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """A write that fails tells which file, why, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise no_room(path, error.strerror or "no room") from error
+        raise DataError(f"cannot write {path}: {error.strerror or error}; give another place for the store") from error
+
+
+def no_room(path: Path, why: str) -> DataError:
+    free = ""
+    with contextlib.suppress(OSError):
+        free = f" ({shutil.disk_usage(path.parent).free / 1e6:,.1f} MB are free)"
+    return DataError(
+        f"cannot write {path}: {why}{free}. What is packed so far is kept: make room and run the same command again, "
+        "or give another place for the store"
+    )
+
+
+def write_at(descriptor: int, content: bytes, offset: int, path: Path) -> None:
+    rest = memoryview(content)
+    with writing(path):
+        while rest:
+            written = os.pwrite(descriptor, rest, offset)
+            rest, offset = rest[written:], offset + written
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """A new file, on the disk for good."""
+    with writing(path), path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def move(work: Path, out: Path) -> None:
+    """A finished folder into its place, for good."""
+    with writing(out):
+        _sync(work)
+        os.rename(work, out)
+        _sync(out.parent)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in NO_FOLDER_SYNC:
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def _is(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,67 @@
+"""Labelled images in domains: the one type that splits, sampling, augmentation and training speak."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+class DataError(ValueError):
+    """Data that cannot be used: what is wrong, what was expected, what to do."""
+
+
+@runtime_checkable
+class DomainSet(Protocol):
+    """Images of the same classes from several domains; a domain and an image are known by their index."""
+
+    @property
+    def name(self) -> str:
+        """ "shapes", "PACS", or the folder's name."""
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """Sorted; the order is the domain index."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Sorted; the order is the label."""
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of every stored image."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest of names, labels and images: the same data, the same string."""
+
+    def labels(self, domain: int) -> NDArray[np.int64]:
+        """The class index of each image of the domain."""
+
+    def aspects(self, domain: int) -> NDArray[np.float32]:
+        """Original width / height of each image of the domain."""
+
+    def sample_name(self, domain: int, index: int) -> str:
+        """Where the image comes from: "photo/dog/0001.jpg"."""
+
+    def images(self, domain: int, indices: Sequence[int] | NDArray[np.integer]) -> Tensor:
+        """uint8 (n, 3, height, width) on the CPU."""
+
+
+def domain_index(data: DomainSet, name: str) -> int:
+    """The index of the domain of this name; an unknown name is an error with near matches."""
+    if name in data.domains:
+        return data.domains.index(name)
+    near = get_close_matches(name, data.domains, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"its domains are {', '.join(data.domains)}"
+    raise DataError(f"{data.name} has no domain {name!r}; {hint}")
+
+
+def source_domains(data: DomainSet, target: str | None) -> tuple[int, ...]:
+    """The indices of the domains to train on: all but the target, or all."""
+    held_out = None if target is None else domain_index(data, target)
+    return tuple(index for index in range(len(data.domains)) if index != held_out)

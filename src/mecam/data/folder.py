@@ -1,0 +1,195 @@
+"""Images on disk as root/<domain>/<class>/<image>: what is there, in sorted order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mecam.data.domains import DataError
+
+IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff", ".gif"})
+LAYOUT = "expected root/<domain>/<class>/<image>"
+
+MissingClasses = Literal["error", "allow"]
+
+
+@dataclass(frozen=True)
+class Scan:
+    """The images below a root; files[d][i] is image i of domain d, as its path from the root with forward slashes."""
+
+    root: Path
+    domains: tuple[str, ...]
+    classes: tuple[str, ...]
+    files: tuple[tuple[str, ...], ...]
+    file_labels: tuple[tuple[int, ...], ...]
+    notes: tuple[str, ...]  # what was passed over, and why
+
+    @property
+    def name(self) -> str:
+        return self.root.resolve().name
+
+    def labels(self, domain: int) -> NDArray[np.int64]:
+        return np.array(self.file_labels[domain], dtype=np.int64)
+
+    def path(self, domain: int, index: int) -> Path:
+        return self.root / self.files[domain][index]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.files))
+
+
+def scan(root: Path, *, missing_classes: MissingClasses = "error") -> Scan:
+    """What lies below the root; hidden files, files that are no images and links that lead back are passed over.
+
+    Images in folders inside a class folder belong to the class. `missing_classes` says whether a domain may lack a
+    class that another domain has.
+    """
+    root = Path(root)
+    if not os.path.isdir(root):
+        raise DataError(f"{root} {'is not a folder' if os.path.lexists(root) else 'does not exist'}; {LAYOUT}")
+    walk = _Walk(root)
+    found = {
+        domain: {
+            label: files
+            for label, folder in walk.folders(path)
+            if (files := [f"{domain}/{label}/{file}" for file in walk.images(folder)])
+        }
+        for domain, path in walk.folders(root)
+    }
+    classes = sorted({label for by_class in found.values() for label in by_class})
+    _check(root, found, classes, missing_classes, walk.notes)
+    label_of = {name: label for label, name in enumerate(classes)}
+    return Scan(
+        root=root,
+        domains=tuple(found),
+        classes=tuple(classes),
+        files=tuple(tuple(file for files in by_class.values() for file in files) for by_class in found.values()),
+        file_labels=tuple(
+            tuple(label_of[name] for name, files in by_class.items() for _ in files) for by_class in found.values()
+        ),
+        notes=tuple(walk.notes),
+    )
+
+
+def _check(
+    root: Path,
+    found: dict[str, dict[str, list[str]]],
+    classes: list[str],
+    missing: MissingClasses,
+    notes: list[str],
+) -> None:
+    if not found:
+        raise DataError(f"{root} has no folders in it; {LAYOUT}")
+    if not classes:
+        passed = "".join(f"; {note}" for note in notes[:3])
+        types = ", ".join(sorted(IMAGE_SUFFIXES))
+        raise DataError(f"no images below {root}; {LAYOUT}, with images of type {types}{passed}")
+    if len(found) == 1:
+        raise DataError(
+            f"{root} has a single domain, {next(iter(found))!r}; at least two are needed, and training without a "
+            f"target on one domain is refused as well. Is this the folder of one domain? {LAYOUT}"
+        )
+    if empty := [domain for domain, by_class in found.items() if not by_class]:
+        raise DataError(f"no images in the domain {_listed(empty)} of {root}; add them or remove the folder. {LAYOUT}")
+    lacking = [
+        f"{domain!r} has no images of {_listed(absent)}"
+        for domain, by_class in found.items()
+        if (absent := [label for label in classes if label not in by_class])
+    ]
+    if lacking and missing == "error":
+        raise DataError(
+            f"the domains of {root} differ in their classes: {'; '.join(lacking)}. Add the images, remove the class "
+            'everywhere, or allow it with missing_classes="allow"'
+        )
+
+
+def _listed(names: list[str], most: int = 10) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(repr, names[:most])) + more
+
+
+@dataclass
+class _Walk:
+    """Goes through the folders below a root, each real one once, and keeps notes of what it passes over."""
+
+    root: Path
+    notes: list[str] = field(default_factory=list)
+    seen: set[tuple[int, int]] = field(default_factory=set)
+
+    def folders(self, parent: Path) -> Iterator[tuple[str, Path]]:
+        """Name and path of each folder in the parent, sorted by name."""
+        entries = self._entries(parent)
+        if files := [entry.name for entry in entries if not _is_dir(entry)]:
+            self.notes.append(f"{self._shown(parent)!r}: not folders, ignored: {_listed(files, 3)}")
+        for entry in entries:
+            if _is_dir(entry) and self._enter(entry):
+                yield entry.name, Path(entry.path)
+
+    def images(self, folder: Path) -> list[str]:
+        """Paths from the folder, in ImageFolder's order: by folder, then by name."""
+        found, skipped, pending = [], [], [""]
+        while pending:
+            inside = pending.pop()
+            for entry in self._entries(folder / inside):
+                path = f"{inside}/{entry.name}" if inside else entry.name
+                if _is_dir(entry):
+                    if self._enter(entry):
+                        pending.append(path)
+                elif os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES and _is_file(entry):
+                    found.append((inside, entry.name, path))
+                else:
+                    skipped.append(path)
+        if skipped:
+            self.notes.append(f"{self._shown(folder)!r}: not images, ignored: {_listed(sorted(skipped), 3)}")
+        return [path for *_, path in sorted(found)]
+
+    def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(folder) as entries:
+                visible = [entry for entry in entries if not _hidden(entry.name)]
+        except OSError as error:
+            raise DataError(f"the folder {folder} cannot be read: {error.strerror}; check its permissions") from error
+        return sorted(visible, key=lambda entry: entry.name)
+
+    def _enter(self, entry: os.DirEntry[str]) -> bool:
+        """Whether the folder is new: a link that leads back into the root is visited where it really lies."""
+        if entry.is_symlink():
+            root, target = Path(os.path.realpath(self.root)), Path(os.path.realpath(entry.path))
+            inside = target.is_relative_to(root) and not any(map(_hidden, target.relative_to(root).parts))
+            if inside or root.is_relative_to(target):
+                self.notes.append(f"{self._shown(entry.path)!r} is a link back into the data and is ignored")
+                return False
+        status = entry.stat()
+        identity = status.st_dev, status.st_ino
+        if identity in self.seen:
+            self.notes.append(f"{self._shown(entry.path)!r} is a folder that was visited already and is ignored")
+            return False
+        self.seen.add(identity)
+        return True
+
+    def _shown(self, path: str | Path) -> str:
+        return os.path.relpath(path, self.root)
+
+
+def _hidden(name: str) -> bool:
+    return name.startswith(".") or name == "__MACOSX"
+
+
+def _is_dir(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:
+        return False

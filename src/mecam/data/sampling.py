@@ -1,0 +1,85 @@
+"""Batches of indices, one a source domain, drawn with replacement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mecam.data.domains import DataError
+
+
+class DomainSampler:
+    """One batch of indices from every source domain's training part, each draw uniform over that part.
+
+    Args:
+        labels_per_source: the labels of all images of each source domain.
+        indices: the training part of each source domain, as indices into its labels.
+        batch: images per domain and step.
+        generator: the only source of randomness, on the CPU.
+        balanced: draw a class first, uniform over the classes the training part has, then an image of it.
+    """
+
+    def __init__(
+        self,
+        labels_per_source: Sequence[NDArray[np.integer]],
+        indices: Sequence[NDArray[np.integer]],
+        batch: int,
+        generator: torch.Generator,
+        balanced: bool = False,
+    ) -> None:
+        if len(labels_per_source) != len(indices) or not len(indices):
+            raise ValueError(f"{len(labels_per_source)} label arrays for {len(indices)} training parts; one each, >= 1")
+        if batch < 1:
+            raise ValueError(f"batch must be at least 1, got {batch!r}")
+        for number, part in enumerate(indices):
+            if not len(part):
+                raise DataError(
+                    f"the training part of source domain {number} (of {len(indices)}, from 0) is empty; "
+                    "add images to the domain or hold out less of it"
+                )
+        self.batch, self.balanced, self.generator = batch, balanced, generator
+        self._parts = [_Part.of(labels, part) for labels, part in zip(labels_per_source, indices, strict=True)]
+
+    def next(self) -> list[Tensor]:
+        """The next batch of each source domain."""
+        draw = self._balanced if self.balanced else self._uniform
+        return [draw(part) for part in self._parts]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.generator.set_state(state["generator"])
+
+    def _uniform(self, part: _Part) -> Tensor:
+        return part.indices[torch.randint(len(part.indices), (self.batch,), generator=self.generator)]
+
+    def _balanced(self, part: _Part) -> Tensor:
+        label = torch.randint(len(part.sizes), (self.batch,), generator=self.generator)
+        share = torch.rand(self.batch, generator=self.generator, dtype=torch.float64)
+        within = (share * part.sizes[label]).long()  # share <= 1 - 2^-53: below the size
+        return part.by_class[part.starts[label] + within]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The training part of one domain: as it came, and class by class."""
+
+    indices: Tensor
+    by_class: Tensor
+    starts: Tensor  # where each class that occurs begins in by_class
+    sizes: Tensor
+
+    @staticmethod
+    def of(labels: NDArray[np.integer], part: NDArray[np.integer]) -> _Part:
+        indices = np.array(part, dtype=np.int64)
+        own = np.asarray(labels)[indices]
+        order = np.argsort(own, kind="stable")
+        _, starts, sizes = np.unique(own[order], return_index=True, return_counts=True)
+        return _Part(*map(torch.as_tensor, (indices, indices[order], starts, sizes)))

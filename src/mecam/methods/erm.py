@@ -1,0 +1,20 @@
+"""ERM, empirical risk minimization: the mean cross-entropy over all source domains."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from mecam.methods.base import Batch, Method
+from mecam.models.network import Network
+
+
+class ERM(Method):
+    """min CE(h(z), y) on the concatenated batch"""
+
+    name: ClassVar[str] = "erm"
+
+    def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
+        return F.cross_entropy(network(batch.images), batch.labels), state

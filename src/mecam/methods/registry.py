@@ -1,0 +1,39 @@
+"""Every method by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from mecam.methods.base import Method
+from mecam.methods.erm import ERM
+
+METHODS: Mapping[str, type[Method]] = {method.name: method for method in (ERM,)}
+
+
+def find(name: str) -> type[Method]:
+    """The method of this name; an unknown name is an error with near matches."""
+    if name in METHODS:
+        return METHODS[name]
+    near = get_close_matches(name.lower(), METHODS, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(METHODS)}"
+    raise ValueError(f"there is no method {name!r}; {hint}")
+
+
+def create(name: str, **settings: Any) -> Method:
+    """The method of this name with these hyperparameters."""
+    method = find(name)
+    for key, value in settings.items():
+        if key not in method.hyperparameters:
+            known = ", ".join(method.hyperparameters) or "none"
+            raise ValueError(f"{name} has no hyperparameter {key!r}; it has {known}")
+        method.hyperparameters[key].check(name, key, value)
+    return method(**settings)
+
+
+def defaults(name: str) -> dict[str, Any]:
+    """The method's hyperparameters where none are given."""
+    parameters = inspect.signature(find(name).__init__).parameters
+    return {key: parameters[key].default for key in find(name).hyperparameters}

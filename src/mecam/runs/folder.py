@@ -1,0 +1,178 @@
+"""The folder of a run: what is in it, and how it survives whatever kills the run.
+
+    run.json            id, full recipe, environment; written once
+    records.jsonl       one line an evaluation
+    model.safetensors   the selected weights
+    checkpoint/         where to go on
+    done.json           the result, and checksums of the files above; written last
+
+A run, at its first start as after a kill:
+
+    folder = RunFolder(out / run_id)
+    state = folder.begin(recipe, environment, run_id=run_id)  # None: from the start
+    if not folder.is_done():
+        for each evaluation:
+            folder.append(record)  # first the record,
+            folder.save_checkpoint(state)  # then the checkpoint that goes on after it
+        folder.write_model(weights)
+        folder.finish(result)
+
+A folder has one writer at a time, and any number of readers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mecam.runs import records
+from mecam.runs.atomic import RunError, clean, encode_json, make_folder, read_bytes, read_json, write_atomic
+
+if TYPE_CHECKING:  # torch takes a second to import, and tables are made without it: imported where tensors are
+    from torch import Tensor
+
+SHOWN = 5  # differences between two recipes in an error message
+
+
+class RunFolder:
+    """The files of one run."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.run_file = self.path / "run.json"
+        self.records_file = self.path / "records.jsonl"
+        self.model_file = self.path / "model.safetensors"
+        self.checkpoint_folder = self.path / "checkpoint"
+        self.done_file = self.path / "done.json"
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
+    def begin(self, recipe: Mapping[str, Any], environment: Mapping[str, Any], *, run_id: str) -> dict[str, Any] | None:
+        """Start the run, or go on with it: the state of its last checkpoint, None if there is none.
+
+        Records of evaluations after that checkpoint are cut off: the run will make them again. A folder that holds
+        another recipe is refused; a finished run is left as it is.
+        """
+        if self.exists():
+            self._refuse_other(recipe)
+        else:
+            self._create({"id": run_id, "recipe": recipe, "environment": environment})
+        if self.is_done():
+            return None
+        clean(self.path)
+        state = self.load_checkpoint()
+        records.cut(self.records_file, records.step_of(state) if state else None)
+        return state
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add the record of an evaluation: a JSON object with a whole number `step`, above the last one's."""
+        records.append(self.records_file, record)
+
+    def save_checkpoint(self, state: dict[str, Any]) -> None:
+        """Save where to go on (see mecam.runs.checkpoint); state["step"] says which records come before it."""
+        from mecam.runs import checkpoint
+
+        records.step_of(state)
+        checkpoint.save(self.checkpoint_folder, state)
+
+    def write_model(self, weights: Mapping[str, Tensor], metadata: Any = None) -> None:
+        """Write the selected weights. Equal weights and metadata give equal bytes: put no time and no path in it."""
+        from mecam.runs._tensors import pack
+
+        write_atomic(self.model_file, pack(weights, metadata))
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Say that the run is done and what came out of it."""
+        files = (self.run_file, self.records_file, self.model_file)
+        checksums = {file.name: _digest(file) for file in files if file.exists()}
+        write_atomic(self.done_file, encode_json({"result": result, "sha256": checksums}))
+
+    def exists(self) -> bool:
+        """Whether a run has begun here."""
+        return self.run_file.exists()
+
+    def is_done(self) -> bool:
+        """Whether the run has finished."""
+        return self.done_file.exists()
+
+    def read_run(self) -> dict[str, Any]:
+        """run.json: id, recipe, environment."""
+        return read_json(self.run_file)
+
+    def read_records(self) -> list[dict[str, Any]]:
+        """The records so far; a last line that a kill cut off is left out."""
+        return records.read(self.records_file)
+
+    def load_checkpoint(self) -> dict[str, Any] | None:
+        """The state to go on from, None if there is none."""
+        if not self.checkpoint_folder.exists():
+            return None
+        from mecam.runs import checkpoint
+
+        return checkpoint.load(self.checkpoint_folder) if checkpoint.exists(self.checkpoint_folder) else None
+
+    def read_model(self) -> tuple[dict[str, Tensor], Any]:
+        """The selected weights, on the CPU, and the metadata; of a finished run, checked against done.json."""
+        from mecam.runs._tensors import unpack
+
+        data = read_bytes(self.model_file)
+        if self.is_done():
+            self._verify(self.model_file)
+        try:
+            return unpack(data)
+        except ValueError as error:
+            raise RunError(f"{self.model_file} is damaged ({error})") from error
+
+    def read_result(self) -> dict[str, Any]:
+        """What `finish` was given."""
+        result = read_json(self.done_file).get("result")
+        if not isinstance(result, dict):
+            raise RunError(f"{self.done_file} is damaged: it holds no result")
+        return result
+
+    def verify(self) -> None:
+        """Check the files of a finished run against their checksums; a RunError names the first damaged one."""
+        for name in read_json(self.done_file).get("sha256", {}):
+            self._verify(self.path / name)
+
+    def _create(self, run: dict[str, Any]) -> None:
+        make_folder(self.path)
+        parts = (self.records_file, self.model_file, self.checkpoint_folder, self.done_file)
+        orphans = [part.name for part in parts if part.exists()]
+        if orphans:
+            raise RunError(
+                f"{self.path} holds {', '.join(orphans)} of some run, but not its run.json. Give another --out, or "
+                "remove that folder to start over"
+            )
+        write_atomic(self.run_file, encode_json(run))
+
+    def _refuse_other(self, recipe: Mapping[str, Any]) -> None:
+        there, here = self.read_run().get("recipe"), json.loads(json.dumps(recipe))
+        found = [f"{name} is {old} there and {new} here" for name, old, new in _pairs(there, here) if old != new]
+        if found:
+            more = f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+            raise RunError(
+                f"{self.path} holds a run of another recipe: {'; '.join(found[:SHOWN])}{more}. Give another --out, or "
+                "remove that folder to start over"
+            )
+
+    def _verify(self, file: Path) -> None:
+        if _digest(file) != read_json(self.done_file).get("sha256", {}).get(file.name):
+            raise RunError(f"{file} is damaged: its content does not match its checksum in {self.done_file.name}")
+
+
+def _pairs(there: Any, here: Any, name: str = "") -> Iterator[tuple[str, str, str]]:
+    """The leaves of two JSON values: name, the one's, the other's, as JSON text (in which NaN equals NaN)."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in dict.fromkeys((*there, *here)):
+            yield from _pairs(there.get(key), here.get(key), f"{name}.{key}" if name else key)
+    else:
+        yield name or "recipe", json.dumps(there, sort_keys=True), json.dumps(here, sort_keys=True)
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(read_bytes(file)).hexdigest()

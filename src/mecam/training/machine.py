@@ -1,0 +1,69 @@
+"""The machine a run is on: its device, its precision, its ranks, and what to write down about it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from mecam import __version__
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a run runs."""
+
+    device: torch.device
+    precision: str  # "fp32" or "bf16"
+    rank: int = 0
+    ranks: int = 1
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process is the one that writes files and talks."""
+        return self.rank == 0
+
+    @property
+    def autocast(self) -> Callable[[], AbstractContextManager[Any]]:
+        if self.precision == "fp32":
+            return nullcontext
+        return lambda: torch.autocast(self.device.type, torch.bfloat16)
+
+    def describe(self) -> dict[str, Any]:
+        """The environment, for run.json."""
+        gpu = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None
+        return {
+            "mecam": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "system": platform.platform(),
+            "device": gpu or self.device.type,
+            "precision": self.precision,
+            "ranks": self.ranks,
+        }
+
+
+def find_machine(device: str = "auto", precision: str = "auto") -> Machine:
+    """The machine by the words of the command line; under torchrun, this process's share of it."""
+    rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    if device == "auto":
+        device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device={device!r} is not a device torch knows: {error}") from error
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device=cuda, but torch sees no CUDA device here; give --device cpu")
+    has_bf16 = chosen.type == "cuda" and torch.cuda.is_bf16_supported()
+    if precision == "auto":
+        precision = "bf16" if has_bf16 else "fp32"
+    if ranks > 1 and not torch.distributed.is_initialized():
+        if chosen.type == "cuda":
+            torch.cuda.set_device(chosen)
+        torch.distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    return Machine(chosen, precision, rank, ranks)

@@ -1,0 +1,35 @@
+"""Which step's weights to keep: the one with the best source validation, the last, or (labelled so) the oracle's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from mecam.recipe import Selection
+
+
+class Best:
+    """The best step so far; ties go to the earliest. The target is looked at by the oracle alone."""
+
+    def __init__(self, selection: Selection) -> None:
+        self.selection = selection
+        self.step: int | None = None
+        self.value = -1.0
+        self.weights: dict[str, Tensor] = {}
+        self.stopped = False  # whether the averaging has ended training
+
+    def offer(self, step: int, validation: float, oracle: float | None, weights: Mapping[str, Tensor]) -> None:
+        """Consider the weights evaluated after this step."""
+        value = {"validation": validation, "oracle": oracle, "last": float(step)}[self.selection]
+        if value is not None and value > self.value:
+            self.step, self.value = step, value
+            self.weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": self.step, "value": self.value, "weights": self.weights, "stopped": self.stopped}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.step, self.value, self.stopped = state["step"], state["value"], state["stopped"]
+        self.weights = state["weights"]

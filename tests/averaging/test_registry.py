@@ -1,0 +1,40 @@
+"""Every averaging by name."""
+
+import pytest
+
+from mecam.averaging import AVERAGINGS, EMA, SWAD, NoAveraging, create
+from mecam.averaging.registry import defaults, find
+
+
+def test_all_are_listed() -> None:
+    assert dict(AVERAGINGS) == {"none": NoAveraging, "ema": EMA, "swad": SWAD}
+
+
+@pytest.mark.parametrize("name", AVERAGINGS)
+def test_hyperparameters_are_what_can_be_set_and_their_defaults_are_allowed(name: str) -> None:
+    averaging = find(name)
+    assert averaging.name == name
+    assert averaging.__doc__
+    for setting, hyperparameter in averaging.hyperparameters.items():
+        assert hyperparameter.meaning
+        hyperparameter.check(name, setting, defaults(name)[setting])
+    assert type(create(name, **defaults(name))) is averaging
+
+
+def test_the_papers_settings_are_the_defaults() -> None:
+    assert defaults("swad") == {"n_converge": 3, "n_tolerance": 6, "tolerance": 0.3, "segment_loss": True}
+    assert defaults("none") == {}
+    made = create("swad", tolerance=0.2)
+    assert isinstance(made, SWAD)
+    assert (made.tolerance, made.n_converge) == (0.2, 3)
+
+
+def test_unknown_names_and_settings_show_what_there_is() -> None:
+    with pytest.raises(ValueError, match=r"there is no averaging 'swa'; did you mean swad\?"):
+        create("swa")
+    with pytest.raises(ValueError, match="known are none, ema, swad"):
+        find("zzzzzz")
+    with pytest.raises(ValueError, match="swad has no setting 'decay'; it has n_converge, n_tolerance, tolerance"):
+        create("swad", decay=0.9)
+    with pytest.raises(ValueError, match="none has no setting 'decay'; it has none"):
+        create("none", decay=0.9)

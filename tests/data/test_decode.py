@@ -1,0 +1,213 @@
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from mecam.data.decode import decode
+from mecam.data.domains import DataError
+
+RED, WHITE, BLUE = [255, 0, 0], [255, 255, 255], [0, 0, 255]
+GRADIENT = np.arange(12 * 8 * 3, dtype=np.uint8).reshape(8, 12, 3)
+
+
+def read(path: Path) -> NDArray[np.uint8]:
+    pixels = decode(path, name=path.name)
+    assert pixels.dtype == np.uint8
+    assert pixels.flags.c_contiguous
+    assert np.array_equal(pixels, decode(path.read_bytes(), name=path.name))
+    return pixels
+
+
+def png(path: Path, width: int, height: int, *, depth: int, colour: int, rows: bytes) -> Path:
+    """A PNG by hand, for what Pillow does not write; rows without their filter bytes."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    stride = len(rows) // height if height else 0
+    filtered = b"".join(b"\0" + rows[row * stride : (row + 1) * stride] for row in range(height))
+    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    path.write_bytes(
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(filtered)) + chunk(b"IEND", b"")
+    )
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["png", "bmp", "ppm", "tif"])
+def test_rgb_is_kept_as_it_is(tmp_path: Path, suffix: str) -> None:
+    Image.fromarray(GRADIENT).save(tmp_path / f"a.{suffix}")
+    assert np.array_equal(read(tmp_path / f"a.{suffix}"), GRADIENT)
+
+
+@pytest.mark.parametrize(("suffix", "options"), [("jpg", {"quality": 95}), ("webp", {"lossless": True}), ("gif", {})])
+def test_other_formats_come_close(tmp_path: Path, suffix: str, options: dict[str, int]) -> None:
+    Image.new("RGB", (12, 8), (200, 40, 90)).save(tmp_path / f"a.{suffix}", **options)
+    pixels = read(tmp_path / f"a.{suffix}")
+    assert pixels.shape == (8, 12, 3)
+    assert np.abs(pixels.astype(int) - [200, 40, 90]).max() <= 4
+
+
+def test_the_name_does_not_decide_the_format(tmp_path: Path) -> None:
+    Image.fromarray(GRADIENT).save(tmp_path / "a.jpg", format="PNG")
+    assert np.array_equal(read(tmp_path / "a.jpg"), GRADIENT)
+
+
+def test_grayscale_has_three_equal_channels(tmp_path: Path) -> None:
+    Image.fromarray(GRADIENT[..., 0]).save(tmp_path / "a.png")
+    assert np.array_equal(read(tmp_path / "a.png"), np.repeat(GRADIENT[..., :1], 3, axis=2))
+
+
+def test_one_bit_is_black_and_white(tmp_path: Path) -> None:
+    Image.fromarray(np.array([[True, False]])).save(tmp_path / "a.png")
+    assert read(tmp_path / "a.png").tolist() == [[WHITE, [0, 0, 0]]]
+
+
+def palette_image() -> Image.Image:
+    image = Image.new("P", (3, 1))
+    image.putdata([0, 1, 2])
+    image.putpalette([*RED, *BLUE, 0, 255, 0])
+    return image
+
+
+def test_palette_gives_its_colours(tmp_path: Path) -> None:
+    palette_image().save(tmp_path / "a.png")
+    assert read(tmp_path / "a.png").tolist() == [[RED, BLUE, [0, 255, 0]]]
+
+
+@pytest.mark.parametrize("transparency", [1, b"\xff\x00\xff"], ids=["one index", "alpha of each colour"])
+def test_transparent_palette_colours_are_white(tmp_path: Path, transparency: int | bytes) -> None:
+    palette_image().save(tmp_path / "a.png", transparency=transparency)
+    assert read(tmp_path / "a.png").tolist() == [[RED, WHITE, [0, 255, 0]]]
+
+
+def test_alpha_lies_on_white(tmp_path: Path) -> None:
+    rgba = np.array([[[255, 0, 0, 255], [0, 0, 0, 0], [0, 0, 0, 128]]], dtype=np.uint8)
+    Image.fromarray(rgba).save(tmp_path / "a.png")
+    assert read(tmp_path / "a.png").tolist() == [[RED, WHITE, [127, 127, 127]]]
+
+
+def test_gray_with_alpha_lies_on_white(tmp_path: Path) -> None:
+    Image.fromarray(np.array([[[90, 255], [90, 0]]], dtype=np.uint8)).save(tmp_path / "a.png")
+    assert read(tmp_path / "a.png").tolist() == [[[90, 90, 90], WHITE]]
+
+
+def test_a_transparent_colour_of_an_rgb_file_is_white(tmp_path: Path) -> None:
+    Image.fromarray(np.array([[RED, BLUE]], dtype=np.uint8)).save(tmp_path / "a.png", transparency=(0, 0, 255))
+    assert read(tmp_path / "a.png").tolist() == [[RED, WHITE]]
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "tif"])
+def test_cmyk_becomes_rgb(tmp_path: Path, suffix: str) -> None:
+    Image.new("CMYK", (16, 16), (0, 255, 255, 0)).save(tmp_path / f"a.{suffix}")
+    assert np.abs(read(tmp_path / f"a.{suffix}").astype(int) - RED).max() <= 4
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif"])
+def test_16_bit_gray_is_scaled_and_not_clipped(tmp_path: Path, suffix: str) -> None:
+    values = np.array([[0, 257, 300, 32768, 65535]], dtype=np.uint16)
+    Image.fromarray(values).save(tmp_path / f"a.{suffix}")
+    assert read(tmp_path / f"a.{suffix}")[0, :, 0].tolist() == [0, 1, 1, 128, 255]
+
+
+def test_16_bit_rgb_is_scaled(tmp_path: Path) -> None:
+    rows = struct.pack(">6H", 65535, 32768, 0, 257, 51400, 65535)
+    pixels = read(png(tmp_path / "a.png", 2, 1, depth=16, colour=2, rows=rows))
+    assert np.abs(pixels.astype(int) - [[[255, 127.5, 0], [1, 200, 255]]]).max() <= 1
+
+
+def test_16_bit_gray_ppm_is_scaled(tmp_path: Path) -> None:
+    (tmp_path / "a.ppm").write_bytes(b"P5 3 1 65535\n" + struct.pack(">3H", 0, 32768, 65535))
+    assert read(tmp_path / "a.ppm")[0, :, 0].tolist() == [0, 128, 255]
+
+
+def test_32_bit_and_floating_point_pixels_are_refused(tmp_path: Path) -> None:
+    Image.fromarray(np.array([[0, 70_000]], dtype=np.int32)).save(tmp_path / "a.tif")
+    Image.fromarray(np.array([[0, 0.5]], dtype=np.float32)).save(tmp_path / "b.tif")
+    with pytest.raises(DataError, match=r"a\.tif has 32-bit pixels"):
+        decode(tmp_path / "a.tif", name="a.tif")
+    with pytest.raises(DataError, match=r"b\.tif has floating-point pixels"):
+        decode(tmp_path / "b.tif", name="b.tif")
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation_is_applied(tmp_path: Path, orientation: int) -> None:
+    undone = {  # how a camera stores the upright picture under each value
+        1: lambda a: a,
+        2: lambda a: a[:, ::-1],
+        3: lambda a: a[::-1, ::-1],
+        4: lambda a: a[::-1],
+        5: lambda a: a.transpose(1, 0, 2),
+        6: lambda a: np.rot90(a),
+        7: lambda a: a[::-1, ::-1].transpose(1, 0, 2),
+        8: lambda a: np.rot90(a, -1),
+    }
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(np.ascontiguousarray(undone[orientation](GRADIENT))).save(tmp_path / "a.png", exif=exif)
+    assert np.array_equal(read(tmp_path / "a.png"), GRADIENT)
+
+
+@pytest.mark.parametrize("suffix", ["gif", "webp", "png", "tif"])
+def test_animations_give_their_first_frame(tmp_path: Path, suffix: str) -> None:
+    frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "blue", "green")]
+    options = {"lossless": True} if suffix == "webp" else {}
+    frames[0].save(tmp_path / f"a.{suffix}", save_all=True, append_images=frames[1:], **options)
+    assert (read(tmp_path / f"a.{suffix}") == RED).all()
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "bmp", "webp", "ppm", "tif", "gif"])
+def test_truncated_files_are_refused_by_name(tmp_path: Path, suffix: str) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    path = tmp_path / f"a.{suffix}"
+    Image.fromarray(noise).save(path)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    for source in (path, path.read_bytes()):
+        with pytest.raises(DataError, match=rf"photo/dog/a\.{suffix} cannot be read as an image"):
+            decode(source, name=f"photo/dog/a.{suffix}")
+
+
+@pytest.mark.parametrize("content", [b"no image", b"\xff\xd8\xff\xe0garbage", b"\x89PNG\r\n\x1a\n" + bytes(40)])
+def test_what_is_no_image_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.jpg").write_bytes(content)
+    for source in (tmp_path / "a.jpg", content):
+        with pytest.raises(DataError, match=r"photo/a\.jpg cannot be read as an image"):
+            decode(source, name="photo/a.jpg")
+
+
+def test_empty_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").touch()
+    for source in (tmp_path / "a.jpg", b""):
+        with pytest.raises(DataError, match=r"a\.jpg is empty"):
+            decode(source, name="a.jpg")
+
+
+def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:
+    for source in (tmp_path / "none.png", tmp_path):
+        with pytest.raises(DataError, match=r"none\.png cannot be read as an image"):
+            decode(source, name="none.png")
+
+
+@pytest.mark.parametrize(("width", "height"), [(0, 3), (3, 0)])
+def test_images_without_pixels_are_refused(tmp_path: Path, width: int, height: int) -> None:
+    path = png(tmp_path / "a.png", width, height, depth=8, colour=0, rows=bytes(width * height))
+    with pytest.raises(DataError, match=r"a\.png"):
+        decode(path, name="a.png")
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_a_decompression_bomb_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
+    for width, height in ((10_000, 9_000), (60_000, 60_000)):  # above Pillow's warning; above Pillow's own refusal
+        path = png(tmp_path / "a.png", width, height, depth=8, colour=2, rows=b"")
+        with pytest.raises(DataError, match=r"a\.png is refused as a decompression bomb"):
+            decode(path, name="a.png")
+
+
+def test_the_limit_can_be_moved(tmp_path: Path) -> None:
+    Image.fromarray(GRADIENT).save(tmp_path / "a.png")
+    assert decode(tmp_path / "a.png", name="a.png", max_pixels=96).shape == (8, 12, 3)
+    with pytest.raises(DataError, match="12 x 8 is more than 95 pixels"):
+        decode(tmp_path / "a.png", name="a.png", max_pixels=95)

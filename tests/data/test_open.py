@@ -1,0 +1,176 @@
+"""Finding data by name or path, and packing folders on first use."""
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mecam.data import open as opening
+from mecam.data import pack as packing
+from mecam.data.domains import DataError, DomainSet
+from mecam.data.open import cache_folder, open_data
+from mecam.data.pack import Progress, pack
+from mecam.data.shapes import ShapesSet, shapes
+from mecam.data.store import Store
+from tests.data.folders import make_folder, save
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MECAM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("MECAM_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the images decoded so far."""
+    names: list[str] = []
+    original = packing.decode
+
+    def decode(source: Any, *, name: str) -> Any:
+        names.append(name)
+        return original(source, name=name)
+
+    monkeypatch.setattr(packing, "decode", decode)
+    return names
+
+
+def same(first: DomainSet, second: DomainSet) -> bool:
+    everything = range(len(first.labels(1)))
+    return first.fingerprint == second.fingerprint and np.array_equal(
+        first.images(1, everything), second.images(1, everything)
+    )
+
+
+class TestShapes:
+    @pytest.fixture(autouse=True)
+    def few(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(opening.shapes, "shapes", partial(shapes, per_class=2))
+
+    def test_it_is_drawn_once(self, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        drawn = open_data("shapes")
+        monkeypatch.setattr(opening.shapes, "shapes", lambda: pytest.fail("drawn again"))
+        assert same(open_data("shapes"), drawn)
+        assert [path.name.split("-")[0] for path in (cache / "stores").iterdir()] == ["shapes"]
+
+    def test_it_needs_no_cache(self, cache: Path) -> None:
+        cache.write_text("a file where the folder should be")
+        data = open_data("shapes")
+        assert isinstance(data, ShapesSet)
+        assert same(data, shapes(per_class=2))
+
+    def test_a_damaged_cache_is_no_reason_to_stop(self, cache: Path) -> None:
+        open_data("shapes")
+        for path in cache.rglob("index.bin"):
+            path.write_bytes(b"")
+        assert same(open_data("shapes"), shapes(per_class=2))
+
+
+class TestFolders:
+    def test_a_folder_is_packed_on_first_use(self, cache: Path, tmp_path: Path, decoded: list[str]) -> None:
+        root = make_folder(tmp_path / "pets")
+        reports: list[Progress] = []
+        data = open_data(root, progress=reports.append)
+        assert isinstance(data, Store)
+        assert data.path.is_relative_to(cache)
+        assert data.name == "pets"
+        assert reports[-1] == Progress("packing", 12, 12)
+        assert len(decoded) == 12
+        assert same(open_data(str(root)), data)
+        assert same(open_data("pets"), data), "a folder in the working directory, by its name alone"
+        assert len(decoded) == 12
+
+    @pytest.mark.parametrize("change", ["content", "time", "removed", "renamed"])
+    def test_a_folder_that_changed_is_packed_anew(self, tmp_path: Path, decoded: list[str], change: str) -> None:
+        root = make_folder(tmp_path / "pets")
+        before, file = open_data(root), root / "art/cat/0001.png"
+        if change == "content":
+            save(file, np.zeros((12, 16, 3), dtype=np.uint8))
+        elif change == "time":
+            os.utime(file, (1, 1))
+        elif change == "removed":
+            file.unlink()
+        else:
+            file.rename(root / "art/cat/0009.png")
+        decoded.clear()
+        after = open_data(root)
+        assert len(decoded) == (11 if change == "removed" else 12)
+        assert (after.fingerprint == before.fingerprint) == (change == "time")
+
+    def test_the_cache_can_be_given(self, cache: Path, tmp_path: Path) -> None:
+        data = open_data(make_folder(tmp_path / "pets"), cache=tmp_path / "elsewhere")
+        assert isinstance(data, Store)
+        assert data.path.is_relative_to(tmp_path / "elsewhere")
+        assert not cache.exists()
+
+    def test_unreadable_images_are_refused_or_skipped_as_asked(self, tmp_path: Path) -> None:
+        root = make_folder(tmp_path / "pets")
+        (root / "art/cat/0001.png").write_bytes(b"broken")
+        for _ in range(2):
+            with pytest.raises(DataError, match=r"1 image of pets cannot be read"):
+                open_data(root)
+            data = open_data(root, on_error="skip")
+            assert isinstance(data, Store)
+            assert [image.name for image in data.skipped] == ["art/cat/0001.png"]
+
+    def test_a_store_is_opened_where_it_is(self, cache: Path, tmp_path: Path) -> None:
+        store = pack(make_folder(tmp_path / "pets"), tmp_path / "store")
+        data = open_data(tmp_path / "store")
+        assert isinstance(data, Store)
+        assert data.path == store.path
+        assert not cache.exists()
+
+    def test_a_folder_that_is_not_there_is_told(self, tmp_path: Path) -> None:
+        for path in (tmp_path / "nowhere", "./nowhere", "~/nowhere/at/all"):
+            with pytest.raises(DataError, match=r"there is no folder .*nowhere.*give a folder of images, a store"):
+                open_data(path)
+
+    def test_a_cache_that_cannot_be_written_is_told(self, cache: Path, tmp_path: Path) -> None:
+        cache.write_text("a file where the folder should be")
+        with pytest.raises(DataError, match=r"cannot write .*cache.*give another place"):
+            open_data(make_folder(tmp_path / "pets"))
+
+
+class TestKnownNames:
+    @pytest.mark.parametrize(("name", "folder"), [("PACS", "PACS"), ("pacs", "PACS"), ("OfficeHome", "office_home")])
+    def test_they_are_looked_for_in_the_data_folder(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, folder: str
+    ) -> None:
+        make_folder(tmp_path / "sets" / folder)
+        monkeypatch.setenv("MECAM_DATA", str(tmp_path / "sets"))
+        data = open_data(name)
+        assert data.name == {"pacs": "PACS"}.get(name, name)
+        monkeypatch.delenv("MECAM_DATA")
+        assert same(open_data(name, root=tmp_path / "sets"), data)
+
+    def test_one_that_is_not_there_is_told_with_where_to_get_it(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"VLCS is not part of mecam: get it \(Fang .*set \$MECAM_DATA"):
+            open_data("vlcs")
+        with pytest.raises(DataError, match=r"there is no folder VLCS in .*; get it \(Fang"):
+            open_data("vlcs", root=tmp_path)
+        with pytest.raises(DataError, match=r"nowhere, where VLCS is looked for, is not a folder"):
+            open_data("vlcs", root=tmp_path / "nowhere")
+
+    @pytest.mark.parametrize(
+        ("name", "near"),
+        [("shape", "shapes"), ("PCAS", "PACS"), ("domain-nets", "DomainNet"), ("terra", "TerraIncognita")],
+    )
+    def test_a_misspelt_name_is_told_with_what_was_meant(self, name: str, near: str) -> None:
+        with pytest.raises(DataError, match=rf"no data set and no folder '{name}'; did you mean .*{near}.*\?"):
+            open_data(name)
+
+    def test_a_name_like_no_other_is_told_with_all_that_are_known(self) -> None:
+        with pytest.raises(DataError, match=r"'xyzzy'; give a folder of images, a store, or shapes, PACS, VLCS"):
+            open_data("xyzzy")
+
+
+def test_the_cache_is_in_the_home_folder_unless_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MECAM_CACHE", raising=False)
+    assert cache_folder() == Path.home() / ".cache" / "mecam"
+    monkeypatch.setenv("MECAM_CACHE", "~/fast")
+    assert cache_folder() == Path.home() / "fast"

@@ -1,0 +1,471 @@
+"""Packing: what comes out is what was in the folder, whatever happens in between."""
+
+import contextlib
+import itertools
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from mecam.data import _writing
+from mecam.data import pack as packing
+from mecam.data.domains import DataError
+from mecam.data.folder import scan
+from mecam.data.pack import Progress, pack, pack_set
+from mecam.data.shapes import shapes
+from mecam.data.store import Store
+from tests.data.folders import make_folder, pixels_of, save
+
+fork = multiprocessing.get_context("fork")
+IMAGE = 3 * 12 * 16  # bytes
+
+
+@pytest.fixture(autouse=True)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_writing, "SHARD_BYTES", 2 * IMAGE)
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], list[str]]:
+    """The names of the images decoded so far, by any process."""
+    log = tmp_path / "decoded.log"
+    log.touch()
+    original = packing.decode
+
+    def decode(source: Any, *, name: str) -> Any:
+        with log.open("a") as file:
+            file.write(name + "\n")
+        return original(source, name=name)
+
+    monkeypatch.setattr(packing, "decode", decode)
+    return lambda: log.read_text().splitlines()
+
+
+def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    original = packing.decode
+
+    def decode(*arguments: Any, **options: Any) -> Any:
+        time.sleep(seconds)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(packing, "decode", decode)
+
+
+def contents(store: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in store.iterdir()}
+
+
+def assert_is(store: Store, root: Path) -> None:
+    """The store holds what Pillow alone reads from the folder."""
+    found = scan(root)
+    assert (store.domains, store.classes) == (found.domains, found.classes)
+    for domain, files in enumerate(found.files):
+        assert store.labels(domain).tolist() == found.labels(domain).tolist()
+        assert [store.sample_name(domain, index) for index in range(len(files))] == list(files)
+        expected = np.stack([pixels_of(root / file) for file in files])
+        assert np.array_equal(store.images(domain, range(len(files))).numpy(), expected)
+    store.verify()
+
+
+@pytest.mark.parametrize("mode", ["decoded", "encoded"])
+@pytest.mark.parametrize("workers", [1, 4])
+def test_a_store_holds_the_folder(tmp_path: Path, mode: Any, workers: int) -> None:
+    root = make_folder(tmp_path / "data", each=5)
+    store = pack(root, tmp_path / "store", mode=mode, workers=workers)
+    assert store.mode == mode
+    assert (store.name, store.size) == ("data", (12, 16))
+    assert_is(store, root)
+    assert sorted(os.listdir(tmp_path)) == ["data", "store"], "nothing else may stay behind"
+    assert sorted(os.listdir(store.path)) == ["data.bin", "index.bin", "names.bin", "store.json"]
+
+
+def test_the_same_data_give_the_same_fingerprint_in_any_form(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "data")
+    prints = {pack(root, tmp_path / mode, mode=mode).fingerprint for mode in ("decoded", "encoded")}  # type: ignore[arg-type]
+    assert len(prints) == 1
+    save(root / "art/cat/0000.png", np.zeros((12, 16, 3), dtype=np.uint8))
+    assert pack(root, tmp_path / "changed").fingerprint not in prints
+
+
+def test_auto_stores_bytes_where_pixels_would_be_too_many(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "data")
+    assert pack(root, tmp_path / "small", pixel_limit=12 * IMAGE).mode == "decoded"
+    assert pack(root, tmp_path / "large", pixel_limit=12 * IMAGE - 1).mode == "encoded"
+
+
+@pytest.mark.parametrize("mode", ["decoded", "encoded"])
+def test_images_that_differ_in_size_become_squares(tmp_path: Path, mode: Any) -> None:
+    root = make_folder(tmp_path / "data")
+    odd = np.random.default_rng(1).integers(0, 256, (90, 40, 3), dtype=np.uint8)
+    save(root / "art/dog/0001.png", odd)
+    store = pack(root, tmp_path / "store", mode=mode, side=32)
+    assert store.size == (32, 32)
+    assert store.aspects(0).tolist() == pytest.approx([16 / 12] * 4 + [40 / 90, 16 / 12])
+    expected = Image.fromarray(odd).resize((32, 32), Image.Resampling.BILINEAR)
+    assert np.array_equal(store.images(0, [4])[0].permute(1, 2, 0).numpy(), np.asarray(expected))
+
+
+def test_images_larger_than_the_side_become_squares(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "data", size=(12, 16))
+    assert pack(root, tmp_path / "store", side=15).size == (15, 15)
+    assert pack(root, tmp_path / "default").size == (12, 16)
+
+
+def test_the_size_is_that_of_the_upright_image(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "data", size=(12, 16))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # lies on its side
+    Image.fromarray(np.zeros((16, 12, 3), dtype=np.uint8)).save(root / "art/cat/0000.png", exif=exif)
+    store = pack(root, tmp_path / "store")
+    assert store.size == (12, 16)
+    assert store.aspects(0)[0] == pytest.approx(16 / 12)
+
+
+def test_a_data_set_is_packed_as_it_is(tmp_path: Path) -> None:
+    data = shapes(per_class=2)
+    store = pack_set(data, tmp_path / "store")
+    assert store.fingerprint == data.fingerprint
+    for domain in range(4):
+        everything = range(len(data.labels(domain)))
+        assert np.array_equal(store.images(domain, everything).numpy(), data.images(domain, everything).numpy())
+        assert np.array_equal(store.labels(domain), data.labels(domain))
+        assert np.array_equal(store.aspects(domain), data.aspects(domain))
+        assert store.sample_name(domain, 3) == data.sample_name(domain, 3)
+
+
+def test_packing_twice_does_nothing_the_second_time(tmp_path: Path, decoded: Callable[[], list[str]]) -> None:
+    root = make_folder(tmp_path / "data")
+    first = pack(root, tmp_path / "store")
+    before = contents(first.path)
+    assert len(decoded()) == 12
+    assert pack(root, tmp_path / "store").fingerprint == first.fingerprint
+    assert contents(first.path) == before
+    assert len(decoded()) == 12
+
+
+def test_what_is_in_the_way_is_never_overwritten(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "data")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("years of work")
+    with pytest.raises(DataError, match=r"mine exists and is not a store"):
+        pack(root, tmp_path / "mine")
+    store = pack(root, tmp_path / "store")
+    before = contents(store.path)
+    save(root / "art/cat/0000.png", np.zeros((12, 16, 3), dtype=np.uint8))
+    with pytest.raises(DataError, match=r"store is a store of other data, of the data as it was before a change"):
+        pack(root, tmp_path / "store")
+    assert contents(store.path) == before
+    (tmp_path / "empty").mkdir()
+    assert len(pack(root, tmp_path / "empty")) == 12
+
+
+class TestUnreadableImages:
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        root = make_folder(tmp_path / "data")
+        whole = (root / "art/dog/0001.png").read_bytes()
+        (root / "art/dog/0001.png").write_bytes(whole[: len(whole) // 2])
+        (root / "photo/cat/0002.png").write_bytes(b"")
+        (root / "photo/cat/0001.png").write_text("<html>404</html>")
+        return root
+
+    def test_all_are_named_and_refused(self, root: Path, tmp_path: Path) -> None:
+        with pytest.raises(DataError) as caught:
+            pack(root, tmp_path / "store")
+        message = str(caught.value)
+        assert message.startswith("3 images of data cannot be read")
+        assert all(name in message for name in ("art/dog/0001.png", "photo/cat/0002.png", "photo/cat/0001.png"))
+        assert 'on_error="skip"' in message
+        assert not (tmp_path / "store").exists()
+
+    @pytest.mark.parametrize("mode", ["decoded", "encoded"])
+    def test_skipped_ones_are_listed(self, root: Path, tmp_path: Path, mode: Any) -> None:
+        store = pack(root, tmp_path / "store", mode=mode, on_error="skip")
+        assert [image.name for image in store.skipped] == [
+            "art/dog/0001.png",
+            "photo/cat/0001.png",
+            "photo/cat/0002.png",
+        ]
+        assert "0 bytes" in store.skipped[2].reason
+        assert [len(store.labels(domain)) for domain in (0, 1)] == [5, 4]
+        for name in ("art/dog/0001.png", "photo/cat/0001.png", "photo/cat/0002.png"):
+            (root / name).unlink()
+        assert_is(store, root)
+
+    def test_skipping_after_a_refusal_decodes_nothing_again(
+        self, root: Path, tmp_path: Path, decoded: Callable[[], list[str]]
+    ) -> None:
+        with pytest.raises(DataError):
+            pack(root, tmp_path / "store")
+        assert len(decoded()) == 12
+        assert len(pack(root, tmp_path / "store", on_error="skip")) == 9
+        assert len(decoded()) == 12
+
+    def test_a_store_that_skipped_some_is_refused_where_none_may_be(self, root: Path, tmp_path: Path) -> None:
+        pack(root, tmp_path / "store", on_error="skip")
+        with pytest.raises(DataError, match=r"3 images of data cannot be read"):
+            pack(root, tmp_path / "store")
+
+    def test_the_last_images_of_a_class_cannot_be_skipped(self, root: Path, tmp_path: Path) -> None:
+        (root / "photo/cat/0000.png").write_bytes(b"also broken")
+        with pytest.raises(DataError, match=r"no image of 'cat' in 'photo' can be read.*photo/cat/0000.png"):
+            pack(root, tmp_path / "store", on_error="skip")
+
+
+class TestInterruption:
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        return make_folder(tmp_path / "data", each=5)
+
+    @pytest.fixture
+    def whole(self, root: Path, tmp_path: Path) -> dict[str, bytes]:
+        """What an undisturbed pack gives; header and all."""
+        return contents(pack(root, tmp_path / "undisturbed", workers=2).path)
+
+    def kill_after(self, shards: int, root: Path, out: Path, mode: Any = "decoded") -> Path:
+        """Pack in another process, and kill it when so many shards are in the journal; returns the journal."""
+        journal = out.parent / f".{out.name}.packing" / "journal.jsonl"
+        child = fork.Process(target=pack, args=(root, out), kwargs={"mode": mode, "workers": 2})
+        child.start()
+        try:
+            for _ in range(2000):
+                if journal.is_file() and journal.read_bytes().count(b"\n") > shards:
+                    break
+                time.sleep(0.005)
+        finally:
+            os.kill(child.pid or 0, signal.SIGKILL)
+            child.join()
+        assert child.exitcode == -signal.SIGKILL
+        assert not out.exists()
+        return journal
+
+    @pytest.mark.parametrize("mode", ["decoded", "encoded"])
+    def test_after_a_kill_complete_shards_are_kept(
+        self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoded: Callable[[], list[str]], mode: Any
+    ) -> None:
+        whole = contents(pack(root, tmp_path / "undisturbed", mode=mode).path)
+        with monkeypatch.context() as slow:
+            slow_down(slow, 0.02)
+            self.kill_after(3, root, tmp_path / "store", mode)
+            journal = self.kill_after(6, root, tmp_path / "store", mode)
+        shards = [json.loads(line) for line in journal.read_text().splitlines()[1:]]
+        complete = sum(len(bytes.fromhex(shard["pictures"])) // 16 for shard in shards)
+        assert complete >= 6
+        before = len(decoded())
+        pack(root, tmp_path / "store", mode=mode)
+        assert len(decoded()) - before == 20 - complete
+        assert contents(tmp_path / "store") == whole
+
+    def test_half_a_line_and_half_a_shard_are_not_believed(
+        self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: dict[str, bytes]
+    ) -> None:
+        with monkeypatch.context() as slow:
+            slow_down(slow, 0.02)
+            journal = self.kill_after(4, root, tmp_path / "store")
+            lines = journal.read_bytes().splitlines(keepends=True)
+            journal.write_bytes(b"".join(lines[:-1]) + lines[-1][:-1])  # valid, but for the end of the line
+            self.kill_after(6, root, tmp_path / "store")
+        assert all(json.loads(line) for line in journal.read_text().splitlines())
+        data = journal.parent / "store" / "data.bin"
+        damaged = bytearray(data.read_bytes())
+        damaged[:] = bytes(byte ^ 0x55 for byte in damaged)  # as if nothing had reached the disk before a power cut
+        data.write_bytes(damaged)
+        pack(root, tmp_path / "store")
+        assert contents(tmp_path / "store") == whole
+
+    def test_leftovers_of_a_folder_that_changed_are_not_used(
+        self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as slow:
+            slow_down(slow, 0.02)
+            self.kill_after(4, root, tmp_path / "store")
+        for path in root.rglob("*.png"):
+            save(path, np.full((12, 16, 3), 7, dtype=np.uint8))
+        assert_is(pack(root, tmp_path / "store"), root)
+
+    def test_an_interrupt_stops_at_once_and_can_be_resumed(
+        self, root: Path, tmp_path: Path, decoded: Callable[[], list[str]], whole: dict[str, bytes]
+    ) -> None:
+        before = len(decoded())
+
+        def interrupt(progress: Progress) -> None:
+            if progress.phase == "packing" and progress.done >= 6:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            pack(root, tmp_path / "store", workers=1, progress=interrupt)
+        assert len(decoded()) - before < 20
+        assert not (tmp_path / "store").exists()
+        pack(root, tmp_path / "store")
+        assert contents(tmp_path / "store") == whole
+
+    def test_an_interrupt_does_not_wait_for_the_shard_to_end(
+        self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoded: Callable[[], list[str]]
+    ) -> None:
+        monkeypatch.setattr(_writing, "SHARD_BYTES", 100 * IMAGE)
+        slow_down(monkeypatch, 0.03)
+
+        def interrupt(progress: Progress) -> None:
+            if progress.phase == "packing":
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            pack(root, tmp_path / "store", workers=1, progress=interrupt)
+        assert len(decoded()) < 15
+
+    def test_two_processes_pack_once(
+        self,
+        root: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        whole: dict[str, bytes],
+        decoded: Callable[[], list[str]],
+    ) -> None:
+        slow_down(monkeypatch, 0.02)
+        before = len(decoded())
+        children = [fork.Process(target=pack, args=(root, tmp_path / "store")) for _ in range(3)]
+        for child in children:
+            child.start()
+        for child in children:
+            child.join(60)
+        assert [child.exitcode for child in children] == [0, 0, 0]
+        assert len(decoded()) - before == 20
+        assert contents(tmp_path / "store") == whole
+
+    def test_who_waits_for_a_process_that_is_killed_goes_on_with_its_work(
+        self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: dict[str, bytes]
+    ) -> None:
+        with monkeypatch.context() as slow:
+            slow_down(slow, 10)
+            child = fork.Process(target=pack, args=(root, tmp_path / "store"))
+            child.start()
+            while not (tmp_path / ".store.packing").exists():
+                time.sleep(0.005)
+        phases = []
+
+        def kill(progress: Progress) -> None:
+            phases.append(progress.phase)
+            if progress.phase == "waiting":
+                os.kill(child.pid or 0, signal.SIGKILL)
+
+        pack(root, tmp_path / "store", progress=kill)
+        child.join()
+        assert [phase for phase, _ in itertools.groupby(phases)] == ["measuring", "waiting", "packing"]
+        assert contents(tmp_path / "store") == whole
+
+
+class TestFullDisk:
+    @pytest.fixture
+    def disk(self, tmp_path: Path) -> Iterator[Path]:
+        """A disk of 64 KiB."""
+        mount = tmp_path / "disk"
+        mount.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mount)]
+        if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
+            pytest.skip("cannot mount a tmpfs here")
+        try:
+            yield mount
+        finally:
+            subprocess.run(["umount", "-l", str(mount)], check=True)
+
+    def test_a_disk_that_is_plainly_too_small_is_told_before_work(
+        self, disk: Path, tmp_path: Path, decoded: Callable[[], list[str]]
+    ) -> None:
+        root = make_folder(tmp_path / "data", each=10, size=(32, 32))
+        with pytest.raises(DataError, match=r"data\.bin: 0\.1 MB are needed \(0\.1 MB are free\)"):
+            pack(root, disk / "store")
+        assert not decoded()
+
+    def test_a_limit_on_the_size_of_files_is_told(self, tmp_path: Path) -> None:
+        root = make_folder(tmp_path / "data")
+        said = fork.SimpleQueue()
+
+        def limited() -> None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (5 * IMAGE, 5 * IMAGE))
+            try:
+                pack(root, tmp_path / "store")
+            except DataError as error:
+                said.put(str(error))
+
+        child = fork.Process(target=limited)
+        child.start()
+        child.join()
+        assert "data.bin: File too large" in said.get()
+        assert not (tmp_path / "store").exists()
+        assert_is(pack(root, tmp_path / "store"), root)
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+
+
+def test_progress_runs_from_nothing_to_everything(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "data", each=5)
+    (root / "photo/cat/0001.png").write_bytes(b"broken")
+    seen: list[Progress] = []
+    threads = set()
+
+    def report(progress: Progress) -> None:
+        seen.append(progress)
+        threads.add(threading.get_ident())
+
+    pack(root, tmp_path / "store", progress=report, on_error="skip")
+    packed = [progress.done for progress in seen if progress.phase == "packing"]
+    assert packed == sorted(packed)
+    assert seen[-1] == Progress("packing", 20, 20, unreadable=1)
+    assert threads == {threading.get_ident()}
+
+
+def test_large_images_are_not_decoded_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = make_folder(tmp_path / "data", each=5, size=(12, 16))
+    save(root / "art/cat/0001.png", np.zeros((100, 100, 3), dtype=np.uint8))
+    monkeypatch.setattr(packing, "PIXELS_AT_ONCE", 2 * 12 * 16)
+    original, lock, now, most = packing.decode, threading.Lock(), [], []
+
+    def decode(source: bytes, *, name: str) -> Any:
+        with lock:
+            now.append(name)
+            most.append(list(now))
+        time.sleep(0.002)
+        pixels = original(source, name=name)
+        with lock:
+            now.remove(name)
+        return pixels
+
+    monkeypatch.setattr(packing, "decode", decode)
+    pack(root, tmp_path / "store", workers=8, side=32)
+    assert max(map(len, most)) == 2
+    assert all(names == ["art/cat/0001.png"] for names in most if "art/cat/0001.png" in names)
+
+
+def test_a_file_that_changes_meanwhile_is_told(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "data")
+    with (root / "art/cat/0002.png").open("ab") as file:
+
+        def grow(progress: Progress) -> None:
+            if progress.phase == "measuring":
+                file.write(b"more")
+                file.flush()
+
+        with pytest.raises(DataError, match=r"art/cat/0002\.png changed while it was packed"):
+            pack(root, tmp_path / "store", progress=grow)
+
+
+def test_impossible_options_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"mode must be"):
+        pack(tmp_path, tmp_path / "store", mode="zip")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"on_error must be"):
+        pack(tmp_path, tmp_path / "store", on_error="ignore")  # type: ignore[arg-type]

@@ -1,0 +1,155 @@
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torchvision
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from mecam.models import WeightsError, create, read_weights, resnet8
+
+IMAGES = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def theirs() -> nn.Module:
+    return trained(torchvision.models.resnet18(num_classes=5))
+
+
+@pytest.fixture(scope="module")
+def source() -> nn.Module:
+    return trained(resnet8(classes=5))
+
+
+def trained(network: nn.Module) -> nn.Module:
+    """With statistics that are not the initial ones."""
+    network(torch.randn(4, 3, 64, 64, generator=torch.Generator().manual_seed(1)))
+    return network.eval()
+
+
+def save(state: Any, file: Path) -> Path:
+    if file.suffix == ".safetensors":
+        save_file(state, file)
+    else:
+        torch.save(state, file)
+    return file
+
+
+def test_torchvision_checkpoints(theirs: nn.Module, tmp_path: Path) -> None:
+    file = save(theirs.state_dict(), tmp_path / "resnet18.pth")
+    torch.testing.assert_close(create("resnet18", classes=5, weights=file).eval()(IMAGES), theirs(IMAGES))
+
+
+@pytest.mark.parametrize("ending", ["safetensors", "pth", "pt"])
+def test_every_format(ending: str, source: nn.Module, tmp_path: Path) -> None:
+    file = save(source.state_dict(), tmp_path / f"resnet8.{ending}")
+    same = create("resnet8", classes=5, weights=file).eval()
+    torch.testing.assert_close(same(IMAGES), source(IMAGES))
+    assert same.note == f"weights from {file}, with its classifier"
+    other = create("resnet8", classes=3, weights=file).eval()
+    torch.testing.assert_close(other.features(IMAGES), same.features(IMAGES), rtol=0, atol=0)
+    assert other(IMAGES).shape == (2, 3)
+    assert other.note == f"weights from {file}; its classifier of 5 classes was left out, the head of 3 is new"
+
+
+def test_a_checkpoint_without_classifier(source: nn.Module, tmp_path: Path) -> None:
+    state = {key: tensor for key, tensor in source.state_dict().items() if not key.startswith("fc.")}
+    network = create("resnet8", classes=5, weights=save(state, tmp_path / "backbone.pth")).eval()
+    torch.testing.assert_close(network.featurizer.state_dict(), state, check_device=False, rtol=0, atol=0)
+    assert network.note.endswith("which has no classifier")
+
+
+def test_checkpoints_from_before_batch_counters(source: nn.Module, tmp_path: Path) -> None:
+    state = {key: tensor for key, tensor in source.state_dict().items() if "num_batches_tracked" not in key}
+    file = save(state, tmp_path / "old.safetensors")
+    torch.testing.assert_close(create("resnet8", classes=5, weights=file).eval()(IMAGES), source(IMAGES))
+
+
+@pytest.mark.parametrize("around", ["state_dict", "model"])
+def test_what_training_scripts_put_around(around: str, source: nn.Module, tmp_path: Path) -> None:
+    state = {f"module.{key}": tensor for key, tensor in source.state_dict().items()}
+    file = save({around: state, "epoch": 3, "best": 0.9}, tmp_path / "epoch3.pth")
+    torch.testing.assert_close(create("resnet8", classes=5, weights=file).eval()(IMAGES), source(IMAGES))
+
+
+def test_half_precision_is_widened(source: nn.Module, tmp_path: Path) -> None:
+    state = {k: t.half() if t.is_floating_point() else t for k, t in source.state_dict().items()}
+    network = create("resnet8", classes=5, weights=save(state, tmp_path / "half.safetensors"))
+    assert {parameter.dtype for parameter in network.parameters()} == {torch.float32}
+    torch.testing.assert_close(network.eval()(IMAGES), source(IMAGES), rtol=0.02, atol=0.02)
+
+
+def test_a_network_saved_whole(tmp_path: Path) -> None:
+    first = create("resnet8", classes=3)
+    file = save(first.state_dict(), tmp_path / "model.safetensors")
+    second = create("resnet8", classes=3, weights=file)
+    torch.testing.assert_close(second.state_dict(), first.state_dict(), rtol=0, atol=0)
+    third = create("resnet8", classes=2, weights=file)
+    assert third.note.endswith("its classifier of 3 classes was left out, the head of 2 is new")
+
+
+class TestRefusals:
+    def test_another_network(self, theirs: nn.Module, tmp_path: Path) -> None:
+        file = save(theirs.state_dict(), tmp_path / "resnet18.pth")
+        with pytest.raises(WeightsError, match=r"resnet18.pth is not a checkpoint of resnet50: ") as error:
+            create("resnet50", classes=5, weights=file)
+        assert "missing (layer1.0.conv3.weight, layer1.0.bn3.weight, layer1.0.bn3.bias, ...)" in str(error.value)
+        assert "layer1.0.conv1.weight of shape (64, 64, 3, 3) where (64, 64, 1, 1) is expected" in str(error.value)
+        with pytest.raises(WeightsError, match=r"unexpected \(layer1.1.conv1.weight, "):
+            create("resnet8", classes=5, weights=file)
+
+    def test_one_key_too_many_or_too_few(self, source: nn.Module, tmp_path: Path) -> None:
+        state = source.state_dict()
+        more = save({**state, "extra": torch.zeros(1)}, tmp_path / "more.pth")
+        with pytest.raises(WeightsError, match=r": 1 unexpected \(extra\)$"):
+            create("resnet8", classes=5, weights=more)
+        less = save({k: t for k, t in state.items() if k != "bn1.weight"}, tmp_path / "less.pth")
+        with pytest.raises(WeightsError, match=r": 1 missing \(bn1.weight\)$"):
+            create("resnet8", classes=5, weights=less)
+
+    def test_code_is_not_run(self, tmp_path: Path) -> None:
+        trace = tmp_path / "trace"
+        file = save({"weight": Attack(trace)}, tmp_path / "attack.pth")
+        with pytest.raises(WeightsError, match="could run code"):
+            read_weights(file)
+        assert not trace.exists()
+
+    def test_objects_of_training_scripts(self, tmp_path: Path) -> None:
+        file = save({"state_dict": {}, "args": argparse.Namespace(lr=1)}, tmp_path / "script.pth")
+        with pytest.raises(WeightsError, match="save the state dict alone"):
+            read_weights(file)
+
+    @pytest.mark.parametrize("content", [[1, 2], {}, {"weight": 3}, torch.zeros(2)])
+    def test_other_content(self, content: object, tmp_path: Path) -> None:
+        with pytest.raises(WeightsError, match="should hold a state dict"):
+            read_weights(save(content, tmp_path / "other.pt"))
+
+    @pytest.mark.parametrize("ending", ["safetensors", "pth", "pt"])
+    def test_damaged_files(self, ending: str, tmp_path: Path) -> None:
+        file = tmp_path / f"cut.{ending}"
+        for content in (b"", b"not a checkpoint", whole(tmp_path / f"whole.{ending}")[:-100]):
+            file.write_bytes(content)
+            with pytest.raises(WeightsError, match=rf"cut.{ending} (is damaged|cannot be read)"):
+                read_weights(file)
+
+    def test_no_file_and_other_endings(self, tmp_path: Path) -> None:
+        with pytest.raises(WeightsError, match="there is no file"):
+            create("resnet8", classes=2, weights=tmp_path / "absent.pth")
+        with pytest.raises(WeightsError, match=r"should be a .safetensors, .pth or .pt file, got '.bin'"):
+            create("resnet8", classes=2, weights=tmp_path / "pytorch_model.bin")
+
+
+class Attack:
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.trace),)
+
+
+def whole(file: Path) -> bytes:
+    state: dict[str, Tensor] = {"weight": torch.randn(100)}
+    return save(state, file).read_bytes()
