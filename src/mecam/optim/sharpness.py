@@ -240,6 +240,10 @@ class SharpnessAware(Optimizer):
             if error.loss is not None:
                 raise
             return None  # a closure that leaves out its batch: no loss, no backward
+        except RuntimeError as error:
+            if hessian_due and "create_graph" in str(error):  # a compiled backward may refuse it itself
+                raise RuntimeError(f"{REFUSAL} ({error})") from error
+            raise
         finally:
             passes.restore()
             if any(kind.distributed for kind in self._space.kinds):
