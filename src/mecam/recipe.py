@@ -21,8 +21,11 @@ Selection = Literal["validation", "last", "oracle"]
 Settings = dict[str, Any]
 
 # what follows from the data set where the recipe is silent; all but the embedded one are trained as the protocol says
-SHAPES: dict[str, Any] = {"backbone": "resnet8", "steps": 300, "evaluate_every": 50, "lr": 1e-3, "image_size": 32}
+SHAPES: dict[str, Any] = {"backbone": "resnet8", "steps": 300, "evaluate_every": 50, "lr": 3e-3, "image_size": 32}
 PROTOCOL: dict[str, Any] = {"backbone": "lite0", "steps": 5000, "evaluate_every": 100, "lr": 5e-5, "image_size": 224}
+# where the learning rate is not given: its ratio to Adam's, by the optimizer at the base
+LR_RATIOS = {"sgd": 20.0, "yogi": 3.0, "adahessian": 30.0}
+BATCHES = {"arm": 8}  # images a domain, where a method's authors take others than 32
 
 
 class RecipeError(ValueError):
@@ -55,6 +58,7 @@ class Recipe:
     augment: bool = True
     freeze_bn: bool | None = None  # None: frozen for pretrained backbones
     weights: str | None = None  # a checkpoint for the backbone
+    pretrained: bool | None = None  # None: where pretrained weights come with the backbone
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: bool = False
     nonfinite: Literal["raise", "skip"] = "raise"
@@ -96,10 +100,12 @@ def make(values: Mapping[str, Any]) -> Recipe:
             hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(sorted(known))}"
             raise RecipeError(f"a recipe has no entry {name!r}; {hint}")
     defaults = SHAPES if values.get("data", "shapes") == "shapes" else PROTOCOL
-    chosen = {**defaults, **values}
     for name, value in values.items():
         _check_type(name, value)
-    return Recipe(**chosen)
+    optimizer = values.get("optimizer", Recipe.optimizer)
+    base = optimizer if optimizer in LR_RATIOS else values.get("base", Recipe.base)
+    follows = {"lr": defaults["lr"] * LR_RATIOS.get(base, 1.0), "batch": BATCHES.get(values.get("method", ""), 32)}
+    return Recipe(**{**defaults, **follows, **values})
 
 
 def read(path: Path) -> dict[str, Any]:

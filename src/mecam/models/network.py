@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -63,12 +64,16 @@ class Network(nn.Module):
         self.normalization = backbone.normalization
         self.image_size = backbone.image_size
         self.freeze_bn = freeze_bn
+        self.precision: torch.dtype | None = None  # the featurizer's, under autocast; features come out in float32
         self.note = "initialised at random"  # where the weights came from
         self.train()
 
     def features(self, images: Tensor) -> Tensor:
         """(images, num_features), before dropout."""
-        return cast("Tensor", self.featurizer(images))
+        if self.precision is None:
+            return cast("Tensor", self.featurizer(images))
+        with torch.autocast(images.device.type, self.precision):
+            return cast("Tensor", self.featurizer(images)).float()
 
     def forward(self, images: Tensor) -> Tensor:
         return cast("Tensor", self.head(self.dropout(self.features(images))))

@@ -23,7 +23,7 @@ from mecam.optim.gsam import GSAM
 from mecam.optim.last import LastStep
 from mecam.optim.looksam import LookSAM
 from mecam.optim.mecam import MeCAM
-from mecam.optim.registry import OPTIMIZERS, create
+from mecam.optim.registry import OPTIMIZERS, clear_state, create
 from mecam.optim.sagm import SAGM
 from mecam.optim.sam import SAM
 from mecam.optim.schedules import RhoSchedule, constant, cosine, inverse_sqrt, linear, proportional_to_lr
@@ -47,6 +47,7 @@ __all__ = [
     "MeCAM",
     "RhoSchedule",
     "SharpnessAware",
+    "clear_state",
     "constant",
     "cosine",
     "create",

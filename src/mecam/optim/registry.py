@@ -106,6 +106,15 @@ def create(name: str, params: ParamsT, *, base: str = "adam", **settings: Any) -
     return entry.sharpness_aware(params, _load(below), **merged)
 
 
+def clear_state(optimizer: Optimizer) -> None:
+    """Let the optimizer, or the base of a sharpness-aware one, forget its moments and step count."""
+    base: Optimizer = getattr(optimizer, "base_optimizer", optimizer)
+    base.state.clear()
+    for group in base.param_groups:
+        if "step" in group:  # where pytorch_optimizer counts
+            group["step"] = 0
+
+
 def _load(entry: Entry) -> type[Optimizer]:
     module, class_name = entry.plain  # type: ignore[misc]
     try:
@@ -118,4 +127,4 @@ def _load(entry: Entry) -> type[Optimizer]:
     return found
 
 
-__all__ = ["OPTIMIZERS", "Entry", "create", "find"]
+__all__ = ["OPTIMIZERS", "Entry", "clear_state", "create", "find"]

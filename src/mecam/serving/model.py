@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from mecam import methods
 from mecam.data.augment import evaluate_transform
 from mecam.data.decode import decode
-from mecam.models.network import Network
+from mecam.methods import Setting
 from mecam.models.registry import create as create_network
 from mecam.runs import RunError, RunFolder
 
@@ -43,7 +44,7 @@ class Preprocessing:
 class TrainedModel:
     """What a finished run gives."""
 
-    network: Network
+    network: nn.Module
     classes: tuple[str, ...]
     preprocessing: Preprocessing
 
@@ -76,7 +77,10 @@ def load_model(path: Path | str, *, device: str = "cpu") -> TrainedModel:
     if not folder.is_done():
         raise RunError(f"the run in {folder.path} is not finished; run its mecam train command again to go on with it")
     weights, facts = folder.read_model()
-    network = create_network(facts["backbone"], classes=len(facts["classes"]), dropout=0.0, pretrained=False)
+    classes = len(facts["classes"])
+    method = methods.create(facts["method"], **facts["method_settings"])
+    plain = create_network(facts["backbone"], classes=classes, pretrained=False)
+    network = method.build(plain, Setting(classes, facts["domains"], steps=1, lr=0.0))
     try:
         network.load_state_dict(weights)
     except RuntimeError as error:

@@ -2,59 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
+from mecam import ranks
 from mecam.data.augment import evaluate_transform
 from mecam.data.domains import DomainSet
-from mecam.models.network import Network
+from mecam.models.network import Normalization
 from mecam.training.metrics import Metrics, measure
 
-BATCH = 256
+BATCH = 256  # images, in the data's order, so that predictions that depend on batch mates are always the same
 
 
 @torch.inference_mode()
 def logits_of(
-    network: Network,
+    network: nn.Module,
     data: DomainSet,
     domain: int,
     indices: NDArray[np.int64],
     *,
     image_size: int,
+    normalization: Normalization,
     device: torch.device,
-    autocast: Callable[[], AbstractContextManager[object]],
 ) -> Tensor:
-    """The network's outputs on these images of a domain, in order, on the CPU."""
+    """The network's outputs on these images of a domain, in order, on the CPU; processes share the batches."""
     was_training = network.training
     network.eval()
-    normal = network.normalization
-    outputs = []
-    for start in range(0, len(indices), BATCH):
-        images = data.images(domain, indices[start : start + BATCH]).to(device)
-        with autocast():
-            outputs.append(network(evaluate_transform(images, image_size, mean=normal.mean, std=normal.std)).float())
+    parts = []
+    for number, start in enumerate(range(0, len(indices), BATCH)):
+        batch = indices[start : start + BATCH]
+        if number % ranks.count() == ranks.rank():
+            images = data.images(domain, batch).to(device)
+            pixels = evaluate_transform(images, image_size, mean=normalization.mean, std=normalization.std)
+            parts.append(network(pixels.contiguous(memory_format=torch.channels_last)).float())
+        else:
+            parts.append(torch.zeros(len(batch), len(data.classes), device=device))
     network.train(was_training)
-    return torch.cat(outputs).cpu()
+    return ranks.total(torch.cat(parts)).cpu()
 
 
 def evaluate(
-    network: Network,
+    network: nn.Module,
     data: DomainSet,
     splits: Mapping[str, tuple[int, NDArray[np.int64]]],
     *,
     image_size: int,
+    normalization: Normalization,
     device: torch.device,
-    autocast: Callable[[], AbstractContextManager[object]],
 ) -> dict[str, Metrics]:
     """The metrics of each split, by its name ("photo in", "photo out"); an empty split has none."""
     found = {}
     for name, (domain, indices) in splits.items():
         if len(indices):
-            logits = logits_of(network, data, domain, indices, image_size=image_size, device=device, autocast=autocast)
+            logits = logits_of(
+                network, data, domain, indices, image_size=image_size, normalization=normalization, device=device
+            )
             found[name] = measure(logits, torch.from_numpy(data.labels(domain)[indices]))
     return found

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mecam import ranks
 from mecam.data.augment import Augmentation
 from mecam.data.domains import DomainSet
 from mecam.data.sampling import DomainSampler
@@ -45,11 +46,9 @@ class Feed:
         *,
         device: torch.device,
         seed: int,
-        part: tuple[int, int] = (0, 1),
     ) -> None:
         self.data, self.sources, self.sampler, self.augmentation = data, list(sources), sampler, augmentation
         self.device = device
-        self.part = part  # (rank, ranks): each takes its slice of every domain's batch
         self.generator = torch.Generator(device).manual_seed(seed)
         self.labels = [torch.from_numpy(np.array(data.labels(d))) for d in self.sources]
         self.aspects = [torch.from_numpy(np.array(data.aspects(d))) for d in self.sources]
@@ -58,26 +57,26 @@ class Feed:
         self._thread = ThreadPoolExecutor(1) if device.type == "cuda" and self.resident is None else None
         self._ahead: Future[Drawn] | None = None
 
-    def next(self) -> Batch:
+    def next(self, step: int) -> Batch:
+        """The batch for this step."""
         drawn = self._draw() if self._thread is None else self._prefetched(self._thread)
         self._state = drawn.sampler
         images, labels, aspects = (
             t.to(self.device, non_blocking=True) for t in (drawn.images, drawn.labels, drawn.aspects)
         )
         pixels = self.augmentation(images, aspects, generator=self.generator)
-        return Batch(pixels, labels, len(self.sources))
+        return Batch(pixels.contiguous(memory_format=torch.channels_last), labels, len(self.sources), step)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream stands after the batch handed out last."""
-        return {"sampler": self._state, "augmentation": self.generator.get_state()}
+        """Where the sampler stands after the batch handed out last; the same in every process."""
+        return self._state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if self._ahead is not None:
             self._ahead.result()
             self._ahead = None
-        self.sampler.load_state_dict(state["sampler"])
-        self._state = state["sampler"]
-        self.generator.set_state(state["augmentation"])
+        self.sampler.load_state_dict(state)
+        self._state = state
 
     def _prefetched(self, thread: ThreadPoolExecutor) -> Drawn:
         ready = self._draw() if self._ahead is None else self._ahead.result()
@@ -85,8 +84,7 @@ class Feed:
         return ready
 
     def _draw(self) -> Drawn:
-        rank, ranks = self.part
-        indices = [batch.chunk(ranks)[rank] for batch in self.sampler.next()]
+        indices = [batch.chunk(ranks.count())[ranks.rank()] for batch in self.sampler.next()]  # this process's share
         state = self.sampler.state_dict()
         if self.resident is not None:
             images = torch.cat(

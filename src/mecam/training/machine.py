@@ -1,17 +1,15 @@
-"""The machine a run is on: its device, its precision, its ranks, and what to write down about it."""
+"""The machine a run is on: its device, its precision, and what to write down about it."""
 
 from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from mecam import __version__
+from mecam import __version__, ranks
 
 
 @dataclass(frozen=True)
@@ -20,19 +18,15 @@ class Machine:
 
     device: torch.device
     precision: str  # "fp32" or "bf16"
-    rank: int = 0
-    ranks: int = 1
 
     @property
     def writes(self) -> bool:
         """Whether this process is the one that writes files and talks."""
-        return self.rank == 0
+        return ranks.rank() == 0
 
     @property
-    def autocast(self) -> Callable[[], AbstractContextManager[Any]]:
-        if self.precision == "fp32":
-            return nullcontext
-        return lambda: torch.autocast(self.device.type, torch.bfloat16)
+    def autocast(self) -> torch.dtype | None:
+        return torch.bfloat16 if self.precision == "bf16" else None
 
     def describe(self) -> dict[str, Any]:
         """The environment, for run.json."""
@@ -44,13 +38,12 @@ class Machine:
             "system": platform.platform(),
             "device": gpu or self.device.type,
             "precision": self.precision,
-            "ranks": self.ranks,
+            "ranks": ranks.count(),
         }
 
 
 def find_machine(device: str = "auto", precision: str = "auto") -> Machine:
     """The machine by the words of the command line; under torchrun, this process's share of it."""
-    rank, ranks = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     if device == "auto":
         device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
     try:
@@ -62,8 +55,5 @@ def find_machine(device: str = "auto", precision: str = "auto") -> Machine:
     has_bf16 = chosen.type == "cuda" and torch.cuda.is_bf16_supported()
     if precision == "auto":
         precision = "bf16" if has_bf16 else "fp32"
-    if ranks > 1 and not torch.distributed.is_initialized():
-        if chosen.type == "cuda":
-            torch.cuda.set_device(chosen)
-        torch.distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
-    return Machine(chosen, precision, rank, ranks)
+    ranks.join(chosen)
+    return Machine(chosen, precision)

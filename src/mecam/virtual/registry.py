@@ -15,10 +15,15 @@ from mecam.virtual.mixstyle import MixStyle
 DOMAINS: Mapping[str, type[VirtualDomain]] = {kind.__name__.lower(): kind for kind in (MixStyle, EFDMix, DSU, Fourier)}
 
 
+def find(name: str) -> type[VirtualDomain]:
+    """The kind of this name; an unknown name is an error with near matches."""
+    if name in DOMAINS:
+        return DOMAINS[name]
+    near = get_close_matches(name.lower(), DOMAINS, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(DOMAINS)}"
+    raise ValueError(f"there is no virtual domain {name!r}; {hint}")
+
+
 def create(name: str, **settings: Any) -> VirtualDomain:
-    """The virtual domain of this name; an unknown name is an error with near matches."""
-    if name not in DOMAINS:
-        near = get_close_matches(name.lower(), DOMAINS, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(DOMAINS)}"
-        raise ValueError(f"there is no virtual domain {name!r}; {hint}")
-    return DOMAINS[name](**settings)
+    """The virtual domain of this name."""
+    return find(name)(**settings)

@@ -1,0 +1,42 @@
+"""A module that trains beside the network, on a loss and with an optimizer of its own: an adversary, a probe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from mecam import ranks
+
+
+class Side:
+    """A module and its Adam."""
+
+    def __init__(
+        self, module: nn.Module, *, lr: float, weight_decay: float = 0.0, betas: tuple[float, float] = (0.9, 0.999)
+    ) -> None:
+        self.module = module
+        self.optimizer = torch.optim.Adam(module.parameters(), lr=lr, weight_decay=weight_decay, betas=betas)
+
+    def frozen(self, *inputs: Tensor) -> Tensor:
+        """The module's output, through which gradients pass to the inputs alone."""
+        weights = {name: parameter.detach() for name, parameter in self.module.named_parameters()}
+        output: Tensor = functional_call(self.module, weights, inputs)
+        return output
+
+    def step(self, loss: Tensor) -> None:
+        """One step down this loss. What it depends on beyond the module must be detached."""
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        ranks.average(p.grad for p in self.module.parameters())
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"module": self.module.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.module.load_state_dict(state["module"])
+        self.optimizer.load_state_dict(state["optimizer"])

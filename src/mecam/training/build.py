@@ -1,0 +1,130 @@
+"""From the words of a recipe to the parts of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from mecam import ranks, virtual
+from mecam.averaging import registry as averagings
+from mecam.data.augment import Augmentation
+from mecam.data.domains import DomainSet
+from mecam.data.sampling import DomainSampler
+from mecam.data.splits import Split, seed_hash
+from mecam.methods import Method
+from mecam.models.network import Network
+from mecam.models.registry import create as create_network
+from mecam.models.registry import find as find_backbone
+from mecam.optim import SharpnessAware
+from mecam.optim import create as create_optimizer
+from mecam.optim.registry import find as find_optimizer
+from mecam.recipe import Recipe, RecipeError
+from mecam.training.feed import Feed
+from mecam.virtual.registry import find as find_virtual
+
+NO_AUGMENTATION: dict[str, Any] = {
+    "area": (1.0, 1.0),
+    "aspect": (1e-3, 1e3),
+    **dict.fromkeys(("flip", "brightness", "contrast", "saturation", "hue", "grayscale"), 0.0),
+}
+
+
+def check(recipe: Recipe, method: Method, sources: int) -> None:
+    """Refuse at the door what could only fail later."""
+    entry = find_optimizer(recipe.optimizer)
+    below = recipe.optimizer if entry.sharpness_aware is None else recipe.base
+    find_optimizer(below)
+    averagings.find(recipe.averaging)
+    find_backbone(recipe.backbone)
+    if recipe.virtual != "none":
+        find_virtual(recipe.virtual)
+    each = recipe.batch // ranks.count()
+    if sources < method.sources:
+        raise RecipeError(f"{method.name} needs at least {method.sources} source domains; here is {sources}")
+    if recipe.batch % ranks.count():
+        raise RecipeError(f"batch={recipe.batch} images a domain cannot be shared evenly by {ranks.count()} processes")
+    if each < method.images:
+        raise RecipeError(f"{method.name} needs at least {method.images} images a domain and process; here is {each}")
+    if below == "adahessian" and method.surgery:
+        raise RecipeError(
+            f"adahessian needs the graph of the gradient, and {method.name} writes gradients itself; "
+            "choose another optimizer or base"
+        )
+    if below == "adahessian" and (recipe.compile or ranks.count() > 1):
+        raise RecipeError("adahessian needs the graph of the gradient, which compile and torchrun do not keep")
+
+
+def build_network(recipe: Recipe, classes: int) -> Network:
+    """The network, initialised from torch's generator, in training mode."""
+    return create_network(
+        recipe.backbone,
+        classes=classes,
+        dropout=recipe.dropout,
+        weights=None if recipe.weights is None else Path(recipe.weights),
+        pretrained=recipe.pretrained,
+        freeze_bn=recipe.freeze_bn,
+    ).train()
+
+
+def build_feed(
+    recipe: Recipe,
+    data: DomainSet,
+    sources: Sequence[int],
+    splits: Mapping[int, Split],
+    network: Network,
+    device: torch.device,
+) -> Feed:
+    """The stream of training batches."""
+    sampler = DomainSampler(
+        [data.labels(d) for d in sources],
+        [splits[d].training for d in sources],
+        recipe.batch,
+        torch.Generator().manual_seed(seed_hash(recipe.seed, "batches")),
+        recipe.balanced,
+    )
+    normal = network.normalization
+    look: dict[str, Any] = {"size": recipe.image_size, "mean": normal.mean, "std": normal.std}
+    if not recipe.augment:
+        look |= NO_AUGMENTATION
+    return Feed(
+        data,
+        sources,
+        sampler,
+        Augmentation(**look),
+        device=device,
+        seed=seed_hash(recipe.seed, "augmentation", ranks.rank()),
+    )
+
+
+def build_optimizer(recipe: Recipe, method: Method, network: Network, trained: nn.Module) -> torch.optim.Optimizer:
+    """The main optimizer on the method's groups; MeCAM's virtual domain attaches to the network's stages."""
+    entry = find_optimizer(recipe.optimizer)
+    below = recipe.optimizer if entry.sharpness_aware is None else recipe.base
+    settings: dict[str, Any] = {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
+    if below in ("adam", "adamw"):
+        settings |= method.optimizer_settings
+    settings |= recipe.optimizer_settings
+    if entry.sharpness_aware is not None:
+        settings |= {"model": trained, "nonfinite": recipe.nonfinite, "base": recipe.base}
+    if recipe.optimizer == "mecam" and recipe.virtual != "none":
+        settings["virtual_domain"] = _virtual_domain(recipe, network)
+    groups = [{"params": list(parameters)} for parameters in method.groups(trained)]
+    return create_optimizer(recipe.optimizer, groups, **settings)
+
+
+def needs_graph(optimizer: torch.optim.Optimizer, recipe: Recipe) -> bool:
+    """Whether this pass's gradient must carry a graph (AdaHessian)."""
+    return optimizer.needs_graph if isinstance(optimizer, SharpnessAware) else recipe.optimizer == "adahessian"
+
+
+def _virtual_domain(recipe: Recipe, network: Network) -> virtual.VirtualDomain:
+    settings = recipe.virtual_settings
+    if recipe.virtual == "fourier":  # the one that acts on pixels
+        normal = network.normalization
+        domain = virtual.Fourier(**{"mean": normal.mean, "std": normal.std, **settings})
+        return domain.attach(network.featurizer)
+    return virtual.create(recipe.virtual, **settings).attach(network, network.stages)

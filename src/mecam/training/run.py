@@ -1,0 +1,219 @@
+"""One run: everything a recipe stands for, built, and the steps through it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from mecam import averaging as averagings
+from mecam import methods, ranks
+from mecam.averaging import loaded
+from mecam.data.domains import DomainSet, source_domains
+from mecam.data.splits import seed_hash, split
+from mecam.methods import Setting
+from mecam.optim import clear_state
+from mecam.recipe import Recipe
+from mecam.training import build
+from mecam.training.evaluate import evaluate
+from mecam.training.machine import Machine
+from mecam.training.metrics import Metrics, mean_over
+from mecam.training.selection import Best
+
+BN_BATCHES = 100  # over which batch-norm statistics of averaged weights are estimated anew
+
+
+class Run:
+    """The parts of a run between its data and its weights."""
+
+    def __init__(self, recipe: Recipe, machine: Machine, data: DomainSet) -> None:
+        self.recipe, self.machine, self.data = recipe, machine, data
+        sources = source_domains(data, recipe.target)
+        self.method = methods.create(recipe.method, **recipe.method_settings)
+        build.check(recipe, self.method, len(sources))
+        self.splits = {
+            domain: split(len(data.labels(domain)), trial=recipe.seed, domain=domain, holdout=recipe.holdout)
+            for domain in range(len(data.domains))
+        }
+        torch.manual_seed(seed_hash(recipe.seed, "weights"))
+        self.network = build.build_network(recipe, len(data.classes)).to(machine.device)
+        self.network.precision = machine.autocast
+        setting = Setting(len(data.classes), len(sources), recipe.steps, recipe.lr, recipe.weight_decay)
+        self.trained = self.method.build(self.network, setting)
+        self.trained.to(machine.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.optimizer = build.build_optimizer(recipe, self.method, self.network, self.trained)
+        self.groups = [list(group["params"]) for group in self.optimizer.param_groups]
+        if recipe.compile:
+            self.network.featurizer.compile()
+        self.averaging = averagings.create(recipe.averaging, **recipe.averaging_settings)
+        self.feed = build.build_feed(recipe, data, sources, self.splits, self.network, machine.device)
+        self.draws = torch.Generator().manual_seed(seed_hash(recipe.seed, "draws", ranks.rank()))
+        self.method_state = self.method.initial_state()
+        self.best = Best(recipe.selection)
+        # from here on the global stream is dropout's and the virtual domain's, another one in each process
+        torch.manual_seed(seed_hash(recipe.seed, "training", ranks.rank()))
+
+    def step(self, step: int) -> Tensor | None:
+        """One step of everything; the loss at theta, None where the main optimizer rests."""
+        method, recipe = self.method, self.recipe
+        batch = self.feed.next(step)
+        draw = method.draw(batch, self.draws)
+        self._set_rates(step)
+        if method.restarts(step):
+            clear_state(self.optimizer)
+        states: list[Any] = []
+        loss = None
+        if not method.declines(step):
+
+            def closure() -> Tensor:
+                self.optimizer.zero_grad()
+                graph = build.needs_graph(self.optimizer, recipe)
+                value, state = method.gradient(self.trained, batch, draw, self.method_state, graph=graph)
+                states.append(state)
+                ranks.average(parameter.grad for parameter in self.trained.parameters())
+                return value
+
+            loss = cast("Any", self.optimizer).step(closure)
+        first = states[0] if states else self.method_state
+        self.method_state = method.after(self.trained, batch, draw, first)
+        ranks.average(_tensors(self.method_state))
+        self.averaging.update(self.trained)
+        return loss
+
+    def evaluate(self, step: int) -> dict[str, Any]:
+        """The record of this step; selection and averaging take note of it."""
+        ranks.average(buffer for buffer in self.trained.buffers())
+        candidate = self.averaging.candidate(self.trained)
+        with loaded(self.trained, candidate):
+            found = self._metrics()
+            weights = self.trained.state_dict() if candidate is None else candidate
+            held_out = {n: m for n, m in found.items() if n.endswith(" out") and n != f"{self.recipe.target} out"}
+            oracle = found.get(f"{self.recipe.target} out")
+            self.best.offer(step, mean_over(held_out, "accuracy"), oracle.accuracy if oracle else None, weights)
+        self.best.stopped = self.averaging.evaluated(step, mean_over(held_out, "loss"), self.trained)
+        return {"step": step, "splits": {name: metrics.to_dict() for name, metrics in found.items()}}
+
+    def finish(self) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, Any]]:
+        """The selected weights, what one must know to use them, and what they are worth."""
+        averaged = self.averaging.final()
+        self.trained.load_state_dict(self.best.weights if averaged is None else averaged)
+        if averaged is not None and self.averaging.needs_bn_update:
+            self._estimate_bn()
+        found = self._metrics()
+        target = found.get(f"{self.recipe.target} in")
+        result = {
+            "selected_step": None if averaged is not None else self.best.step,
+            "target_accuracy": None if target is None else target.accuracy,
+            "splits": {name: metrics.to_dict() for name, metrics in found.items()},
+            "data": self.data.fingerprint,
+        }
+        return self.trained.state_dict(), self._facts(), result
+
+    def state_dict(self, step: int) -> dict[str, Any]:
+        """All there is to go on from, bit for bit. Every process calls it; the first one's is complete."""
+        device = self.machine.device
+        own = {
+            "augmentation": self.feed.generator.get_state(),
+            "draws": self.draws.get_state(),
+            "random": torch.get_rng_state(),
+            "random_on_device": None if device.type == "cpu" else torch.cuda.get_rng_state(device),
+        }
+        return {
+            "step": step,
+            "network": self.trained.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "averaging": self.averaging.state_dict(),
+            "method": self.method.state_dict(),
+            "method_state": self.method_state,
+            "sampler": self.feed.state_dict(),
+            "best": self.best.state_dict(),
+            "ranks": ranks.gather(own),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.trained.load_state_dict(state["network"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.averaging.load_state_dict(state["averaging"])
+        self.method.load_state_dict(state["method"])
+        self.method_state = _on(state["method_state"], self.machine.device)
+        self.feed.load_state_dict(state["sampler"])
+        self.best.load_state_dict(state["best"])
+        if len(state["ranks"]) != ranks.count():
+            return  # another number of processes: the streams start anew
+        own = state["ranks"][ranks.rank()]
+        self.draws.set_state(own["draws"])
+        torch.set_rng_state(own["random"])
+        if own["random_on_device"] is not None and self.machine.device.type == "cuda":
+            torch.cuda.set_rng_state(own["random_on_device"], self.machine.device)
+        if len(own["augmentation"]) == len(self.feed.generator.get_state()):  # a CPU's is no GPU's
+            self.feed.generator.set_state(own["augmentation"])
+
+    def _set_rates(self, step: int) -> None:
+        for group, rate in zip(self.optimizer.param_groups, self.method.rates(step), strict=True):
+            group["lr"] = self.recipe.lr * rate
+            for parameter in group["params"]:
+                parameter.requires_grad_(rate > 0)
+
+    def _metrics(self) -> dict[str, Metrics]:
+        named: dict[str, tuple[int, NDArray[np.int64]]] = {}
+        for domain, parts in self.splits.items():
+            named[f"{self.data.domains[domain]} in"] = (domain, parts.training)
+            named[f"{self.data.domains[domain]} out"] = (domain, parts.held_out)
+        return evaluate(
+            self.trained,
+            self.data,
+            named,
+            image_size=self.recipe.image_size,
+            normalization=self.network.normalization,
+            device=self.machine.device,
+        )
+
+    def _facts(self) -> dict[str, Any]:
+        normal = self.network.normalization
+        return {
+            "backbone": self.recipe.backbone,
+            "method": self.recipe.method,
+            "method_settings": self.recipe.method_settings,
+            "domains": len(self.data.domains) - (self.recipe.target is not None),
+            "classes": list(self.data.classes),
+            "image_size": self.recipe.image_size,
+            "mean": list(normal.mean),
+            "std": list(normal.std),
+        }
+
+    def _estimate_bn(self) -> None:
+        """Batch-norm statistics for averaged weights, as the mean over some training batches; none if frozen."""
+        layers = [module for module in self.trained.modules() if isinstance(module, _BatchNorm) and module.training]
+        momenta = [layer.momentum for layer in layers]
+        if not layers:
+            return
+        for layer in layers:
+            layer.reset_running_stats()
+            layer.momentum = None
+        with torch.no_grad():
+            for number in range(BN_BATCHES):
+                self.trained(self.feed.next(number).images)
+        ranks.average(buffer for buffer in self.trained.buffers())
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    """The tensors of a running state."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    children = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, (list, tuple)) else ()
+    return [tensor for child in children for tensor in _tensors(child)]
+
+
+def _on(tree: Any, device: torch.device) -> Any:
+    """A running state on this device."""
+    if isinstance(tree, Tensor):
+        return tree.to(device)
+    if isinstance(tree, dict):
+        return {name: _on(child, device) for name, child in tree.items()}
+    return [_on(child, device) for child in tree] if isinstance(tree, list) else tree
