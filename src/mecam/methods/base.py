@@ -54,8 +54,14 @@ class Setting:
     classes: int
     domains: int  # sources
     steps: int
-    lr: float
+    lr: float  # of the main optimizer
     weight_decay: float = 0.0
+    lr_ratio: float = 1.0  # of that to an Adam's in its place
+
+    @property
+    def adam_lr(self) -> float:
+        """What suits an Adam on this problem: of the sides, of inner steps."""
+        return self.lr / self.lr_ratio
 
     def scaled(self, steps: float) -> int:
         """A step of a 5,000-step run, in proportion for this one."""

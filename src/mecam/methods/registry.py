@@ -7,10 +7,61 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from mecam.methods.andmask import ANDMask
+from mecam.methods.arm import ARM
 from mecam.methods.base import Method
+from mecam.methods.cdann import CDANN
+from mecam.methods.coral import CORAL
+from mecam.methods.dann import DANN
 from mecam.methods.erm import ERM
+from mecam.methods.fish import Fish
+from mecam.methods.fishr import Fishr
+from mecam.methods.groupdro import GroupDRO
+from mecam.methods.irm import IRM
+from mecam.methods.lpft import LPFT
+from mecam.methods.madg import MADG
+from mecam.methods.mdsdi import MDSDI
+from mecam.methods.miro import MIRO
+from mecam.methods.mixstyle import MixStyle
+from mecam.methods.mixup import Mixup
+from mecam.methods.mldg import MLDG
+from mecam.methods.mmd import MMD
+from mecam.methods.mtl import MTL
+from mecam.methods.rsc import RSC
+from mecam.methods.sagnet import SagNet
+from mecam.methods.sandmask import SANDMask
+from mecam.methods.selfreg import SelfReg
+from mecam.methods.vrex import VREx
 
-METHODS: Mapping[str, type[Method]] = {method.name: method for method in (ERM,)}
+METHODS: Mapping[str, type[Method]] = {
+    method.name: method
+    for method in (
+        ERM,
+        MMD,
+        CORAL,
+        MixStyle,
+        GroupDRO,
+        IRM,
+        ARM,
+        VREx,
+        ANDMask,
+        SANDMask,
+        DANN,
+        CDANN,
+        MTL,
+        Mixup,
+        MLDG,
+        Fish,
+        SagNet,
+        SelfReg,
+        MDSDI,
+        Fishr,
+        MIRO,
+        LPFT,
+        MADG,
+        RSC,
+    )
+}
 
 
 def find(name: str) -> type[Method]:

@@ -1,0 +1,101 @@
+"""ARM, adaptive risk minimization (Zhang et al., 2021): a context drawn from the batch tells which domain it is."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any, ClassVar, Self, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mecam.methods.base import Batch, Method, Setting
+from mecam.models.network import Network
+
+SUPPORT = 8  # images that share a context
+WIDTH = 64  # of the context net
+
+
+class ARM(Method):
+    """min CE(f([x, mean of c over the support of x]), y) over the network f and the context net c
+
+    A support is 8 images of a domain in their order, all of its images where 8 does not divide their number; in
+    prediction likewise of the batch. DomainBed's optimizer never sees the context net; here it trains.
+    """
+
+    name: ClassVar[str] = "arm"
+    compares: ClassVar[bool] = True
+    mates: ClassVar[bool] = True
+
+    def build(self, network: Network, setting: Setting) -> nn.Module:  # noqa: ARG002
+        return Contextual(network)
+
+    def loss(self, network: Contextual, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
+        support = support_of(len(batch.labels) // batch.domains)
+        return F.cross_entropy(network(batch.images, support), batch.labels), state
+
+
+def support_of(images: int) -> int:
+    """The size of the supports that so many images fall into."""
+    return SUPPORT if images % SUPPORT == 0 else images
+
+
+class Contextual(nn.Module):
+    """A network whose featurizer sees a context beside each image."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        weight = network.head.weight
+        network.featurizer = Adaptive(network.featurizer).to(device=weight.device, dtype=weight.dtype)
+        network.stages = tuple(name.replace("featurizer.", "featurizer.backbone.", 1) for name in network.stages)
+        self.network = network
+        self.train(network.training)
+
+    def forward(self, images: Tensor, support: int | None = None) -> Tensor:
+        network = self.network
+        precision = network.precision
+        with nullcontext() if precision is None else torch.autocast(images.device.type, precision):
+            z = network.featurizer(images, support)
+        return cast("Tensor", network.head(network.dropout(z.to(network.head.weight.dtype))))
+
+    def train(self, mode: bool = True) -> Self:
+        super().train(mode)
+        # freeze_bn keeps pretrained statistics as they are; the context net has none to keep
+        self.network.featurizer.get_submodule("context").train(mode)
+        return self
+
+
+class Adaptive(nn.Module):
+    """A backbone with a fourth input channel: the context net's output, averaged over a support."""
+
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        self.context = nn.Sequential(
+            *(_convolution(3, WIDTH), nn.BatchNorm2d(WIDTH), nn.ReLU()),
+            *(_convolution(WIDTH, WIDTH), nn.BatchNorm2d(WIDTH), nn.ReLU()),
+            _convolution(WIDTH, 1),
+        )
+        self.backbone = backbone
+        widen(backbone)
+
+    def forward(self, images: Tensor, support: int | None = None) -> Tensor:
+        support = support_of(len(images)) if support is None else support
+        contexts = self.context(images).unflatten(0, (-1, support)).mean(1).repeat_interleave(support, 0)
+        return cast("Tensor", self.backbone(torch.cat([images, contexts.to(images.dtype)], 1)))
+
+
+def widen(backbone: nn.Module) -> None:
+    """Let the convolution that sees the image see a fourth channel, with the first one's weights to start from."""
+    for module in backbone.modules():
+        if isinstance(module, nn.Conv2d) and module.in_channels == 3 and module.groups == 1:
+            module.in_channels = 4
+            module.weight = nn.Parameter(torch.cat([module.weight.detach(), module.weight.detach()[:, :1]], 1))
+            return
+    raise ValueError(
+        f"arm gives the backbone a fourth channel, and {type(backbone).__name__} has no convolution of 3 channels; "
+        "choose another backbone"
+    )
+
+
+def _convolution(inputs: int, outputs: int) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, 5, padding=2)

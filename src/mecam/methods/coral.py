@@ -1,0 +1,47 @@
+"""CORAL, correlation alignment (Sun and Saenko, 2016)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from mecam.methods.base import Batch, Method
+from mecam.methods.mmd import mean_over_pairs
+from mecam.models.network import Network
+from mecam.optim.hyperparameters import Hyperparameter, LogUniform
+
+
+class CORAL(Method):
+    """Matches the mean and the covariance of features in each two domains.
+
+    CE + γ mean_{i<j} [mean((μ_i − μ_j)²) + mean((C_i − C_j)²)],   C the unbiased covariance;   z before dropout
+    """
+
+    name: ClassVar[str] = "coral"
+    sources: ClassVar[int] = 2
+    images: ClassVar[int] = 2
+    compares: ClassVar[bool] = True
+    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+        "gamma": Hyperparameter("weight of the differences", search=LogUniform(-1, 1)),
+    }
+
+    def __init__(self, *, gamma: float = 1.0) -> None:
+        self.gamma = float(gamma)
+
+    def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
+        z = network.features(batch.images)
+        loss = F.cross_entropy(network.head(network.dropout(z)), batch.labels)
+        return loss + self.gamma * _penalty(z.view(batch.domains, -1, z.shape[1])), state
+
+
+def _penalty(z: Tensor) -> Tensor:
+    """For z of shape (domains, images, features), without a covariance matrix: ⟨C_i, C_j⟩ = ‖A_i A_jᵀ‖² / (n−1)²."""
+    domains, images, features = z.shape
+    means = z.mean(1)
+    centred = (z - means[:, None]).flatten(0, 1)
+    products = (centred @ centred.T / (images - 1)).view(domains, images, domains, images)
+    covariances = mean_over_pairs((products**2).sum((1, 3))) / features**2
+    return 2 * means.var(0).mean() + covariances  # the mean square of a pair's difference is twice the variance

@@ -1,0 +1,102 @@
+"""DANN, domain-adversarial training (Ganin et al., 2016): features that do not tell the domain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mecam.methods._mlp import mlp
+from mecam.methods.base import Batch, Method, Setting
+from mecam.methods.side import Side
+from mecam.models.network import Network
+from mecam.optim.hyperparameters import Choice, Hyperparameter, LogUniform
+
+
+class DANN(Method):
+    """min CE(h(z), y) − λ D over the network, min D over a discriminator of domains
+
+        D = CE(domain) + gp · meanᵢ ‖∂ Σ CE(domain) / ∂zᵢ‖²
+
+    They take turns: of 1 + k steps one is the network's and k are the discriminator's, in which the network rests.
+    """
+
+    name: ClassVar[str] = "dann"
+    sources: ClassVar[int] = 2
+    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+        "lam": Hyperparameter("weight of the adversary", search=LogUniform(-2, 2)),
+        "gp": Hyperparameter("weight of the discriminator's gradient penalty", search=LogUniform(-2, 1)),
+        "k": Hyperparameter("discriminator steps a network step", low=1, integer=True, search=LogUniform(0, 0.903)),
+        "beta1": Hyperparameter("Adam's first beta, on both sides", high=1, open_high=True, search=Choice((0, 0.5))),
+        "width": Hyperparameter("of the discriminator", low=1, integer=True, search=LogUniform(1.806, 3.01)),
+        "depth": Hyperparameter("layers of the discriminator", low=1, integer=True, search=Choice((3, 4, 5))),
+        "dropout": Hyperparameter("in the discriminator", high=1, open_high=True, search=Choice((0, 0.1, 0.5))),
+    }
+
+    def __init__(
+        self,
+        *,
+        lam: float = 1.0,
+        gp: float = 0.0,
+        k: int = 1,
+        beta1: float = 0.5,
+        width: int = 256,
+        depth: int = 3,
+        dropout: float = 0.0,
+    ) -> None:
+        self.lam, self.gp, self.dropout = float(lam), float(gp), float(dropout)
+        self.k, self.width, self.depth = int(k), int(width), int(depth)
+        self.betas = (float(beta1), 0.9)
+
+    @property
+    def optimizer_settings(self) -> Mapping[str, Any]:  # type: ignore[override]
+        return {"betas": self.betas}
+
+    @property
+    def sides(self) -> Mapping[str, Side]:
+        return {"discriminator": self.discriminator}
+
+    def build(self, network: Network, setting: Setting) -> nn.Module:
+        module = self.make_discriminator(network.num_features, setting).to(network.head.weight)
+        self.discriminator = Side(module, lr=setting.adam_lr, betas=self.betas)
+        return network
+
+    def make_discriminator(self, features: int, setting: Setting) -> nn.Module:
+        """From features to logits of the domains."""
+        return mlp(features, setting.domains, width=self.width, depth=self.depth, dropout=self.dropout)
+
+    def declines(self, step: int) -> bool:
+        return (step + 1) % (1 + self.k) < self.k
+
+    def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
+        z = network.features(batch.images)
+        classified = F.cross_entropy(network.head(network.dropout(z)), batch.labels)
+        return classified - self.lam * self.told_apart(self.discriminator.frozen, z, batch), state
+
+    def after(self, network: Network, batch: Batch, draw: Any, state: Any) -> Any:  # noqa: ARG002
+        if self.declines(batch.step):
+            with torch.no_grad():
+                z = network.features(batch.images)
+            z.requires_grad_(self.gp > 0)
+            self.discriminator.step(self.told_apart(self.discriminator.module, z, batch))
+        return state
+
+    def told_apart(self, discriminate: Callable[..., Tensor], z: Tensor, batch: Batch) -> Tensor:
+        """D of this discriminator at these features."""
+        each = F.cross_entropy(discriminate(*self.inputs(z, batch)), batch.domain_labels(), reduction="none")
+        loss = self.mean(each, batch)
+        if self.gp:
+            (slope,) = torch.autograd.grad(each.sum(), z, create_graph=True)
+            loss = loss + self.gp * slope.square().sum(1).mean()
+        return loss
+
+    def inputs(self, z: Tensor, batch: Batch) -> tuple[Tensor, ...]:  # noqa: ARG002
+        """What the discriminator sees."""
+        return (z,)
+
+    def mean(self, each: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
+        """Over the images' losses."""
+        return each.mean()

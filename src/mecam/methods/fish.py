@@ -1,0 +1,83 @@
+"""Fish (Shi et al., 2022): gradients of different domains point the same way, by steps on one domain after another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from mecam.methods._gradients import ADAM_EPS, Named, fill, gradient_at, plain_pass, spare_buffers, trained
+from mecam.methods.base import Batch, Method, Setting
+from mecam.models.network import Network
+from mecam.optim.hyperparameters import Choice, Hyperparameter
+
+BETAS = (0.9, 0.999)  # Adam's
+
+
+class Fish(Method):
+    """Towards where one inner Adam step on each domain in turn leads, from θ to θ̃:
+
+    θ̃ = θ − lr' Σ_d u_d,   G = meta_lr (θ − θ̃) / lr
+
+    with u_d the step Adam takes from ∇f_d at the weights that the domains before d have led to; its moments persist;
+    lr' is the learning rate of an Adam where the main optimizer takes lr. SGD with lr, without momentum and weight
+    decay, then makes θ ← θ + meta_lr (θ̃ − θ), which is Fish. Any other optimizer makes a variant of it: momentum μ
+    multiplies meta_lr by 1/(1 − μ), and Adam's like do not feel it.
+    With batch statistics in batch norm, a pass sees those of its domain; the running ones follow a plain pass at θ.
+    """
+
+    name: ClassVar[str] = "fish"
+    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+        "meta_lr": Hyperparameter(
+            "share of the way to θ̃ that plain SGD goes", open_low=True, search=Choice((0.05, 0.1, 0.5))
+        )
+    }
+    surgery: ClassVar[bool] = True
+    compares: ClassVar[bool] = True
+
+    def __init__(self, *, meta_lr: float = 0.5) -> None:
+        self.meta_lr = float(meta_lr)
+
+    def build(self, network: Network, setting: Setting) -> Network:
+        self.lr, self.weight_decay, self.scale = setting.adam_lr, setting.weight_decay, self.meta_lr / setting.lr_ratio
+        return network
+
+    def initial_state(self) -> dict[str, Any]:
+        """The inner Adam's: its step count, and its moments by weight."""
+        return {"steps": 0, "mean": {}, "square": {}}
+
+    def gradient(
+        self,
+        network: Network,
+        batch: Batch,
+        draw: Any,  # noqa: ARG002
+        state: dict[str, Any],
+        *,
+        graph: bool = False,  # noqa: ARG002
+    ) -> tuple[Tensor, dict[str, Any]]:
+        value = plain_pass(network, batch)
+        weights, buffers = trained(network), spare_buffers(network)
+        total: Named = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+        for images, labels in batch.by_domain():
+            inner = {name: weight.detach() - self.lr * total[name] for name, weight in weights.items()}
+            gradients = gradient_at(network, inner, buffers, images, labels)
+            step, state = self._adam(inner, gradients, state)
+            for name in total:
+                total[name] += step[name]
+        fill(network, {name: self.scale * tensor for name, tensor in total.items()})
+        return value, state
+
+    def _adam(self, weights: Named, gradients: Named, state: dict[str, Any]) -> tuple[Named, dict[str, Any]]:
+        """m̂ / (√v̂ + ε), and the next moments."""
+        steps = state["steps"] + 1
+        mean, square, step = {}, {}, {}
+        for name, weight in weights.items():
+            g = gradients[name] + self.weight_decay * weight
+            zero = torch.zeros_like(g)
+            mean[name] = torch.lerp(state["mean"].get(name, zero), g, 1 - BETAS[0])
+            square[name] = torch.lerp(state["square"].get(name, zero), g * g, 1 - BETAS[1])
+            unbiased = square[name] / (1 - BETAS[1] ** steps)
+            step[name] = mean[name] / (1 - BETAS[0] ** steps) / (unbiased.sqrt() + ADAM_EPS)
+        return step, {"steps": steps, "mean": mean, "square": square}

@@ -1,0 +1,47 @@
+"""GroupDRO, distributionally robust optimization over groups (Sagawa et al., 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mecam.methods.base import Batch, Method, Setting
+from mecam.models.network import Network
+from mecam.optim.hyperparameters import Hyperparameter, LogUniform
+
+
+class GroupDRO(Method):
+    """Gives more weight to the domains that have had the larger losses.
+
+        q_d ∝ q_d exp(η CE_d), Σ q = 1;   Σ_d q_d CE_d,   q constant in the gradient
+
+    The state is log q, in which the update is a sum: it cannot overflow, and its mean over processes is what one
+    process that saw all the images would have. All domains go through the network at once, which differs from one
+    after the other only where batch norm uses the batch's statistics.
+    """
+
+    name: ClassVar[str] = "groupdro"
+    sources: ClassVar[int] = 2
+    compares: ClassVar[bool] = True
+    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+        "eta": Hyperparameter("how fast the weights of the domains follow their losses", search=LogUniform(-3, -1)),
+    }
+
+    def __init__(self, *, eta: float = 0.01) -> None:
+        self.eta = float(eta)
+
+    def build(self, network: Network, setting: Setting) -> nn.Module:
+        self.zeros = network.head.weight.new_zeros(setting.domains)
+        return network
+
+    def initial_state(self) -> Tensor:
+        return self.zeros
+
+    def loss(self, network: Network, batch: Batch, draw: Any, state: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        each = F.cross_entropy(network(batch.images), batch.labels, reduction="none")
+        losses = each.view(batch.domains, -1).mean(1)
+        log_q = (state + self.eta * losses.detach()).log_softmax(0)
+        return log_q.exp() @ losses, log_q

@@ -1,0 +1,47 @@
+"""LP-FT, linear probing, then fine-tuning (Kumar et al., 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, cast
+
+from torch import nn
+
+from mecam.methods.base import Setting
+from mecam.methods.erm import ERM
+from mecam.models.network import Network
+from mecam.optim.hyperparameters import Hyperparameter, LogUniform
+
+
+class LPFT(ERM):
+    """ERM on the head alone for a while, then on everything
+
+    A head that fits already spares the features the gradients of one that does not. Written from this idea; lengths and
+    rates are those of ERM++. The optimizer starts anew with the second stage. Batch norm's statistics follow the
+    batches in both, unless the network freezes them.
+    """
+
+    name: ClassVar[str] = "lpft"
+    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+        "linear_steps": Hyperparameter("steps of the head alone, of a run of 5,000"),
+        "linear_rate": Hyperparameter(  # lr is 5e-5 there, and is searched in 10^U(-5, -3.5)
+            "learning rate of these steps, as a factor on lr", open_low=True, search=LogUniform(-0.7, 0.8)
+        ),
+    }
+
+    def __init__(self, *, linear_steps: float = 500, linear_rate: float = 1.0) -> None:
+        self.linear_steps, self.linear_rate = linear_steps, float(linear_rate)
+
+    def build(self, network: Network, setting: Setting) -> Network:
+        self.tuned_from = setting.scaled(self.linear_steps)
+        return network
+
+    def groups(self, network: nn.Module) -> Sequence[Sequence[nn.Parameter]]:
+        parts = cast("Network", network)
+        return [list(parts.featurizer.parameters()), list(parts.head.parameters())]
+
+    def rates(self, step: int) -> Sequence[float]:
+        return [0.0, self.linear_rate] if step < self.tuned_from else [1.0, 1.0]
+
+    def restarts(self, step: int) -> bool:
+        return step == self.tuned_from != 0

@@ -1,0 +1,122 @@
+"""mDSDI, meta domain-specific and domain-invariant features (Bui et al., 2021): a featurizer for either kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mecam.methods._gradients import Named, after_first_adam_step, gradient_at, spare_buffers
+from mecam.methods._mlp import mlp
+from mecam.methods.base import Batch, Method, Setting
+from mecam.methods.side import Side
+from mecam.models.network import Network
+from mecam.optim.hyperparameters import Hyperparameter
+
+
+class MDSDI(Method):
+    """min L + (1/S) Σ_j [CE_rest(ψ) + CE_j(ψ − one Adam step on CE_rest)], rest: the sources without j
+
+        L = CE(h([zᵢ, zₛ]), y) − CE(disc(zᵢ), domain) + CE(linear(zₛ), domain) + covariance of zᵢ and zₛ
+
+    zᵢ and zₛ are the features of two networks, ψ is that of zₛ and h. The original takes one Adam step down L and,
+    from where that leads, a second one down the meta loss (first order); here both gradients are taken at the same
+    weights and added, so that any optimizer can make one step of them. The original's covariance penalty, the mean of
+    ((zᵢ)_a (zₛ)_b)² over images and pairs of centred features, is a product of two means for each image.
+    """
+
+    name: ClassVar[str] = "mdsdi"
+    sources: ClassVar[int] = 2
+    surgery: ClassVar[bool] = True
+    compares: ClassVar[bool] = True
+    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+        "covariance": Hyperparameter(
+            "0: the penalty as published, 1: ‖covariance matrix‖² itself", high=1, integer=True
+        ),
+    }
+
+    def __init__(self, *, covariance: int = 0) -> None:
+        self.proper = bool(covariance)
+
+    @property
+    def sides(self) -> Mapping[str, Side]:
+        return {"discriminator": self.discriminator}
+
+    def build(self, network: Network, setting: Setting) -> nn.Module:
+        features, like = network.num_features, network.head.weight
+        network.featurizer = Pair(network.featurizer)
+        network.stages = tuple(
+            name.replace("featurizer.", f"featurizer.{part}.", 1)
+            for part in ("invariant", "specific")
+            for name in network.stages
+        )
+        network.num_features = 2 * features
+        network.head = nn.Linear(2 * features, setting.classes).to(like)
+        network.add_module("domain_head", nn.Linear(features, setting.domains).to(like))
+        discriminator = mlp(features, setting.domains, width=features, depth=3).to(like)
+        self.discriminator = Side(discriminator, lr=setting.adam_lr, weight_decay=setting.weight_decay)
+        self.lr, self.weight_decay = setting.adam_lr, setting.weight_decay
+        return network
+
+    def loss(self, network: Any, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
+        """L alone."""
+        z = network.features(batch.images)
+        classified = F.cross_entropy(network.head(network.dropout(z)), batch.labels)
+        return classified + self.disentangled(network, batch, z), z.chunk(2, 1)[0].detach()
+
+    def gradient(self, network: Any, batch: Batch, draw: Any, state: Any, *, graph: bool = False) -> tuple[Tensor, Any]:  # noqa: ARG002
+        z = network.features(batch.images)
+        each = F.cross_entropy(network.head(network.dropout(z)), batch.labels, reduction="none")
+        psi = {n: p for n, p in network.named_parameters() if n.startswith(("featurizer.specific.", "head."))}
+        slopes = [_slopes(part.mean(), psi) for part in each.chunk(batch.domains)]
+        loss = each.mean() + self.disentangled(network, batch, z)
+        loss.backward()  # type: ignore[no-untyped-call]
+        buffers = spare_buffers(network)
+        for held_out, (images, labels) in enumerate(batch.by_domain()):
+            rest = _mean([*slopes[:held_out], *slopes[held_out + 1 :]])
+            stepped = after_first_adam_step(psi, rest, lr=self.lr, weight_decay=self.weight_decay)
+            there = gradient_at(network, stepped, buffers, images, labels)
+            for name, parameter in psi.items():
+                if parameter.grad is not None:
+                    parameter.grad += (rest[name] + there[name]) / batch.domains
+        return loss.detach(), z.chunk(2, 1)[0].detach()
+
+    def after(self, network: Any, batch: Batch, draw: Any, state: Tensor) -> None:  # noqa: ARG002
+        self.discriminator.step(F.cross_entropy(self.discriminator.module(state), batch.domain_labels()))
+
+    def disentangled(self, network: Any, batch: Batch, z: Tensor) -> Tensor:
+        """What L has beside the classification."""
+        invariant, specific = z.chunk(2, 1)
+        domains = batch.domain_labels()
+        told_apart = F.cross_entropy(self.discriminator.frozen(invariant), domains)
+        return F.cross_entropy(network.domain_head(specific), domains) - told_apart + self.penalty(invariant, specific)
+
+    def penalty(self, invariant: Tensor, specific: Tensor) -> Tensor:
+        a, b = invariant - invariant.mean(0), specific - specific.mean(0)
+        if self.proper:  # ‖AᵀB‖² = Σ (AAᵀ)(BBᵀ): images by images, not features by features
+            return torch.sum((a @ a.T) * (b @ b.T)) / (len(a) - 1) ** 2
+        return torch.mean(a.square().mean(1) * b.square().mean(1))
+
+
+class Pair(nn.Module):
+    """Two featurizers that start as the same one; their features side by side."""
+
+    def __init__(self, featurizer: nn.Module) -> None:
+        super().__init__()
+        self.invariant, self.specific = featurizer, deepcopy(featurizer)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.cat([self.invariant(images), self.specific(images)], 1)
+
+
+def _slopes(loss: Tensor, weights: Named) -> Named:
+    found = torch.autograd.grad(loss, list(weights.values()), retain_graph=True, materialize_grads=True)
+    return dict(zip(weights, found, strict=True))
+
+
+def _mean(several: Sequence[Named]) -> Named:
+    return {name: torch.stack([one[name] for one in several]).mean(0) for name in several[0]}

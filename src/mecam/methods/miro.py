@@ -1,0 +1,132 @@
+"""MIRO, mutual information regularization with an oracle (Cha et al., 2022): stay near the pretrained features."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, Self, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mecam.methods.base import Batch, Method, Setting
+from mecam.models.network import Network
+from mecam.optim.hyperparameters import Choice, Hyperparameter
+
+FLOOR, INITIAL = 1e-5, 0.1  # of the variances
+FASTER = 10.0  # the variances' learning rate, as a factor on the network's
+
+
+class MIRO(Method):
+    """ERM, and a pull of the features fₗ of every layer l towards those f⁰ₗ of the network as it was at the start:
+
+    CE + ld Σₗ ½ mean( (fₗ − f⁰ₗ)² / sₗ + log sₗ ),   sₗ = softplus(bₗ) + 1e-5, learned, one a channel
+
+    The layers are the network's stages and its pooled features, for a backbone of any kind; the authors tap a ResNet
+    after its stem and after all four stages. f⁰ is a fixed function of an image: batch norm there uses its statistics.
+    """
+
+    name: ClassVar[str] = "miro"
+    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+        "ld": Hyperparameter("weight of the regularizer", search=Choice((0.01, 0.1)))
+    }
+
+    def __init__(self, *, ld: float = 0.1) -> None:
+        self.ld = float(ld)
+
+    def build(self, network: Network, setting: Setting) -> Anchored:  # noqa: ARG002
+        return Anchored(network)
+
+    def groups(self, network: nn.Module) -> Sequence[Sequence[nn.Parameter]]:
+        anchored = cast("Anchored", network)
+        return [list(anchored.network.parameters()), list(anchored.variances.parameters())]
+
+    def rates(self, step: int) -> Sequence[float]:  # noqa: ARG002
+        return [1.0, FASTER]
+
+    def loss(self, network: Anchored, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
+        logits, drift = network.with_drift(batch.images)
+        return F.cross_entropy(logits, batch.labels) + self.ld * drift, state
+
+
+class Anchored(nn.Module):
+    """A network, the variances of its features, and the network as it was: of that, nothing is in the state dict."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        frozen = copy.deepcopy(network).eval().requires_grad_(False)
+        self.network = network
+        self.taps, frozen_taps = Taps(network), Taps(frozen)
+        self._start = (frozen, frozen_taps)  # in a tuple, where Module does not register it
+        probe = self._probe()
+        self.axes = [self._channels(features) for features in probe]
+        start = math.log(math.expm1(INITIAL - FLOOR))
+        self.variances = nn.ParameterList(
+            nn.Parameter(features.new_full((features.shape[axis],), start))
+            for features, axis in zip(probe, self.axes, strict=True)
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        return cast("Tensor", self.network(images))
+
+    def with_drift(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits, and Σₗ ½ mean( (fₗ − f⁰ₗ)² / sₗ + log sₗ )."""
+        network = self.network
+        with self.taps.listening() as found:
+            features = network.features(images)
+        drift = torch.zeros((), dtype=features.dtype, device=features.device)
+        then = self._at_start(images)
+        for now, start, axis, b in zip([*found, features], then, self.axes, self.variances, strict=True):
+            others = [other for other in range(now.ndim) if other != axis]
+            moved = (now.to(b.dtype) - start.to(b.dtype)).square().mean(others)
+            s = F.softplus(b) + FLOOR
+            drift = drift + 0.5 * (moved / s + s.log()).mean()
+        return network.head(network.dropout(features)), drift
+
+    def _at_start(self, images: Tensor) -> list[Tensor]:
+        frozen, taps = self._start
+        with torch.no_grad(), taps.listening() as found:
+            features = frozen.features(images)
+        return [*found, features]
+
+    def _probe(self) -> list[Tensor]:
+        """Features of one black image, for their shapes."""
+        weight = self.network.head.weight
+        size = self.network.image_size
+        return [found.to(weight.dtype) for found in self._at_start(weight.new_zeros(1, 3, size, size))]
+
+    def _channels(self, features: Tensor) -> int:
+        """The axis of the channels: maps (B, C, H, W), or (B, H, W, C) in timm's Swin; tokens (B, N, C); (B, C)."""
+        maps_end_with_them = getattr(self.network.featurizer, "output_fmt", None) == "NHWC"
+        return features.ndim - 1 if features.ndim == 3 or maps_end_with_them else 1
+
+    def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
+        """Where the network goes, to a device or a dtype, its frozen copy follows."""
+        self._start[0]._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return]
+
+
+class Taps:
+    """Hooks that hand out what a network's stages return, while somebody listens."""
+
+    def __init__(self, network: Network) -> None:
+        self.found: list[Tensor] | None = None
+        for name in network.stages:
+            network.get_submodule(name).register_forward_hook(self._heard)
+
+    @contextmanager
+    def listening(self) -> Iterator[list[Tensor]]:
+        """Fills the list."""
+        found: list[Tensor] = []
+        self.found = found
+        try:
+            yield found
+        finally:
+            self.found = None
+
+    def _heard(self, _module: nn.Module, _args: Any, output: Tensor) -> None:
+        if self.found is not None:
+            self.found.append(output)

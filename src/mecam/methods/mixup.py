@@ -1,0 +1,54 @@
+"""Mixup between domains (Zhang et al., 2018; Yan et al., 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from mecam.methods.base import Batch, Method
+from mecam.models.network import Network
+from mecam.optim.hyperparameters import Hyperparameter, LogUniform
+
+
+class Mixup(Method):
+    """Blends the images, and the losses, of two domains.
+
+        x = λ x_i + (1−λ) x_j;   λ CE(h(x), y_i) + (1−λ) CE(h(x), y_j),   λ ~ Beta(α, α) for each pair of domains
+
+    The pairs are neighbours on a random circle of all domains; the mean is over the pairs.
+    """
+
+    name: ClassVar[str] = "mixup"
+    sources: ClassVar[int] = 2
+    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+        "alpha": Hyperparameter(
+            "of Beta(α, α), from which shares are drawn; small: mostly one domain",
+            open_low=True,
+            search=LogUniform(-1, 1),
+        ),
+    }
+
+    def __init__(self, *, alpha: float = 0.2) -> None:
+        self.alpha = float(alpha)
+
+    def draw(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """The image that each image is blended with, and its own share."""
+        each = len(batch.labels) // batch.domains
+        circle = torch.randperm(batch.domains, generator=generator)
+        following = torch.empty_like(circle)
+        following[circle] = circle.roll(-1)
+        partners = (each * following[:, None] + torch.arange(each)).flatten()
+        concentration = torch.full((batch.domains, 2), self.alpha, dtype=torch.float64)
+        shares = torch._sample_dirichlet(concentration, generator=generator)[:, 0].repeat_interleave(each)
+        return partners.to(batch.images.device), shares.to(batch.images)
+
+    def loss(self, network: Network, batch: Batch, draw: tuple[Tensor, Tensor], state: Any) -> tuple[Tensor, Any]:
+        partners, shares = draw
+        logits = network(torch.lerp(batch.images[partners], batch.images, shares.view(-1, 1, 1, 1)))
+        own = F.cross_entropy(logits, batch.labels, reduction="none")
+        other = F.cross_entropy(logits, batch.labels[partners], reduction="none")
+        return torch.lerp(other, own, shares).mean(), state

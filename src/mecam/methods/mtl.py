@@ -1,0 +1,70 @@
+"""MTL, marginal transfer learning (Blanchard et al., 2021): the classifier also sees the mean feature of the domain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mecam.methods.base import Batch, Method, Setting
+from mecam.models.network import Network
+from mecam.optim.hyperparameters import Choice, Hyperparameter
+
+
+class MTL(Method):
+    """min Σ_d CE(h([z, e_d]), y), with e_d ← ema · mean_d(z) + (1 − ema) · e_d; predictions use e = mean of the batch
+
+    DomainBed overwrites e with noise before the classifier sees it; `domainbed_compat` does so too.
+    """
+
+    name: ClassVar[str] = "mtl"
+    compares: ClassVar[bool] = True
+    mates: ClassVar[bool] = True
+    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+        "ema": Hyperparameter(
+            "share of this batch in a domain's embedding", high=1, search=Choice((0.5, 0.9, 0.99, 1))
+        ),
+        "domainbed_compat": Hyperparameter("1: the embedding is noise, as in DomainBed", high=1, integer=True),
+    }
+
+    def __init__(self, *, ema: float = 0.99, domainbed_compat: int = 0) -> None:
+        self.ema, self.noise = float(ema), bool(domainbed_compat)
+
+    def build(self, network: Network, setting: Setting) -> nn.Module:
+        self.start = network.head.weight.new_zeros(setting.domains, network.num_features)
+        return Embedded(network, setting.classes, noise=self.noise)
+
+    def initial_state(self) -> Tensor:
+        return self.start.clone()
+
+    def draw(self, batch: Batch, generator: torch.Generator) -> Tensor | None:
+        return torch.randn(len(batch.labels), self.start.shape[1], generator=generator) if self.noise else None
+
+    def loss(self, network: Embedded, batch: Batch, draw: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:
+        z = network.network.features(batch.images)
+        mean = z.view(batch.domains, -1, z.shape[1]).mean(1)
+        embeddings = self.ema * mean + (1 - self.ema) * state
+        shown = embeddings[batch.domain_labels()] if draw is None else draw.to(z)
+        return batch.domains * F.cross_entropy(network.classify(z, shown), batch.labels), embeddings.detach()
+
+
+class Embedded(nn.Module):
+    """h([z, e]); a batch's images must be of one domain, whose embedding is their mean. A single image is its own."""
+
+    def __init__(self, network: Network, classes: int, *, noise: bool) -> None:
+        super().__init__()
+        network.head = nn.Linear(2 * network.num_features, classes).to(network.head.weight)
+        self.network, self.noise = network, noise
+
+    def forward(self, images: Tensor) -> Tensor:
+        z = self.network.features(images)
+        if self.noise:  # always the same, so that a prediction can be repeated
+            return self.classify(z, torch.randn(z.shape, generator=torch.Generator().manual_seed(0)).to(z))
+        return self.classify(z, z.mean(0, keepdim=True).expand_as(z))
+
+    def classify(self, z: Tensor, embedding: Tensor) -> Tensor:
+        """The logits of features, given an embedding for each."""
+        return cast("Tensor", self.network.head(torch.cat([self.network.dropout(z), embedding], 1)))

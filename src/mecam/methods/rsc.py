@@ -1,0 +1,49 @@
+"""RSC, representation self-challenging (Huang et al., 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mecam.methods.base import Batch, Method
+from mecam.models.network import Network
+from mecam.optim.hyperparameters import Hyperparameter, Uniform
+
+
+class RSC(Method):
+    """Mutes the features that the right class leans on most, in the images that lose most by it.
+
+        CE(h(z · m), y);   m_ik = [G_ik < the (1−f)-quantile of G_i]  or  [c_i < the (1−b)-quantile of c]
+        G = ∂(Σ_i logit_{i,y_i})/∂z,   c_i = p_{y_i}(z) − p_{y_i}(z · m) with the first part of m alone
+
+    For the linear head G_i is the row of its weight for class y_i: no gradient is taken. z is after dropout.
+    """
+
+    name: ClassVar[str] = "rsc"
+    compares: ClassVar[bool] = True
+    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+        "feature_drop": Hyperparameter(
+            "share of an image's features that is muted, one at least", high=1, open_high=True, search=Uniform(0, 0.5)
+        ),
+        "batch_drop": Hyperparameter(
+            "share of the images in which they are, one at least", high=1, search=Uniform(0, 0.5)
+        ),
+    }
+
+    def __init__(self, *, feature_drop: float = 1 / 3, batch_drop: float = 1 / 3) -> None:
+        self.feature_drop, self.batch_drop = float(feature_drop), float(batch_drop)
+
+    def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
+        z = network.dropout(network.features(batch.images))
+        return F.cross_entropy(network.head(z * self._kept(network.head, z, batch.labels)), batch.labels), state
+
+    @torch.no_grad()
+    def _kept(self, head: nn.Linear, z: Tensor, labels: Tensor) -> Tensor:
+        """Which features of which images stay."""
+        kept = (head.weight < head.weight.quantile(1 - self.feature_drop, dim=1, keepdim=True))[labels]
+        change: Tensor = (head(z).softmax(1) - head(z * kept).softmax(1)).gather(1, labels[:, None])
+        return kept | (change < change.quantile(1 - self.batch_drop))

@@ -1,0 +1,66 @@
+"""SagNet, style-agnostic networks (Nam et al., 2021): content classifies, style is of no use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mecam.methods.base import Batch, Method, Setting
+from mecam.methods.side import Side
+from mecam.models.network import Network
+from mecam.optim.hyperparameters import Hyperparameter, LogUniform
+
+EPSILON = 1e-5
+
+
+class SagNet(Method):
+    """min CE(h(z with mixed style), y) + w · mean(−log softmax s(z with another's content))
+
+    Style is the mean and variance over the features of an image, content is what is left. The style head s trains
+    beside the network, on CE(s(z with another's content), y), and predictions are h(z). The original takes three steps
+    in turn, each with a forward of its own; here one pass serves the three losses.
+    """
+
+    name: ClassVar[str] = "sagnet"
+    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+        "w": Hyperparameter("weight of the adversary", search=LogUniform(-2, 1)),
+    }
+
+    def __init__(self, *, w: float = 0.1) -> None:
+        self.w = float(w)
+
+    @property
+    def sides(self) -> Mapping[str, Side]:
+        return {"style_head": self.style_head}
+
+    def build(self, network: Network, setting: Setting) -> nn.Module:
+        head = nn.Linear(network.num_features, setting.classes).to(network.head.weight)
+        self.style_head = Side(head, lr=setting.adam_lr, weight_decay=setting.weight_decay)
+        return network
+
+    def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+        count = len(batch.labels)
+        return {
+            "share": torch.rand(count, 1, generator=generator),  # of its own style that an image keeps
+            "style": torch.randperm(count, generator=generator),  # whose style it is mixed with
+            "content": torch.randperm(count, generator=generator),  # whose content it gets
+        }
+
+    def loss(self, network: Network, batch: Batch, draw: dict[str, Tensor], state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
+        z = network.features(batch.images)
+        share, style, content = draw["share"].to(z), draw["style"].to(z.device), draw["content"].to(z.device)
+        mean, variance = z.mean(1, keepdim=True), z.var(1, keepdim=True)
+        normal = (z - mean) / (variance + EPSILON).sqrt()
+        mixed_mean, mixed_variance = (share * s + (1 - share) * s[style] for s in (mean, variance))
+        restyled = normal * (mixed_variance + EPSILON).sqrt() + mixed_mean
+        style_alone = normal[content].detach() * (variance + EPSILON).sqrt() + mean
+        classified = F.cross_entropy(network.head(network.dropout(restyled)), batch.labels)
+        confused = -F.log_softmax(self.style_head.frozen(style_alone), 1).mean()
+        return classified + self.w * confused, style_alone.detach()
+
+    def after(self, network: Any, batch: Batch, draw: Any, state: Tensor) -> None:  # noqa: ARG002
+        self.style_head.step(F.cross_entropy(self.style_head.module(state), batch.labels))

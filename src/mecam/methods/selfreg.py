@@ -1,0 +1,77 @@
+"""SelfReg, self-supervised contrastive regularization (Kim et al., 2021)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mecam.methods.base import Batch, Method, Setting
+from mecam.models.network import Network
+
+FEATURES = 0.3  # weight of the features' distances beside the logits'
+
+
+class Projected(nn.Module):
+    """The network, and a projector of its features that the loss alone uses."""
+
+    def __init__(self, network: Network) -> None:
+        super().__init__()
+        self.network = network
+        width = network.num_features
+        layers: list[nn.Module] = []
+        for _ in range(2):
+            layers += [nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU()]
+        self.projector = nn.Sequential(*layers, nn.Linear(width, width), nn.BatchNorm1d(width)).to(network.head.weight)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return cast("Tensor", self.network(images))
+
+
+class SelfReg(Method):
+    """Pulls together the logits, and the features, of images of the same class.
+
+        CE + min(CE, 1) [λ (MSE(o, o₂) + 0.3 MSE(z, f₂)) + (1−λ) (MSE(o, o₃) + 0.3 MSE(z, f₃))],   λ ~ Beta(½, ½)
+        o₂, f₂: logits o and projected features P(z) in a random order within each class; o₃ = λ o₂ + (1−λ) o₃', f₃
+        alike, with o₃', f₃' in another such order;   min(CE, 1) is constant in the gradient
+
+    P trains with the network: the public code leaves it as it was initialised. z is before dropout.
+    """
+
+    name: ClassVar[str] = "selfreg"
+    images: ClassVar[int] = 2  # the projector's batch norm has no statistics of a single image
+    compares: ClassVar[bool] = True
+
+    def build(self, network: Network, setting: Setting) -> nn.Module:  # noqa: ARG002
+        return Projected(network)
+
+    def draw(self, batch: Batch, generator: torch.Generator) -> tuple[float, Tensor, Tensor]:
+        """λ, and two orders within each class."""
+        lam = torch._sample_dirichlet(torch.full((2,), 0.5, dtype=torch.float64), generator=generator)[0]
+        keys = torch.rand(2, len(batch.labels), generator=generator).to(batch.labels.device)
+        return float(lam), _within_class(batch.labels, keys[0]), _within_class(batch.labels, keys[1])
+
+    def loss(
+        self, network: Projected, batch: Batch, draw: tuple[float, Tensor, Tensor], state: Any
+    ) -> tuple[Tensor, Any]:
+        lam, second, third = draw
+        z = network.network.features(batch.images)
+        logits = network.network.head(network.network.dropout(z))
+        loss = F.cross_entropy(logits, batch.labels)
+
+        def distance(own: Tensor, other: Tensor) -> Tensor:
+            mixed = lam * other[second] + (1 - lam) * other[third]
+            return lam * F.mse_loss(own, other[second]) + (1 - lam) * F.mse_loss(own, mixed)
+
+        pull = distance(logits, logits) + FEATURES * distance(z, network.projector(z))
+        return loss + loss.detach().clamp(max=1) * pull, state
+
+
+def _within_class(labels: Tensor, keys: Tensor) -> Tensor:
+    """The permutation that puts the images of each class in the order of their keys."""
+    by_key = keys.argsort()
+    order = torch.empty_like(by_key)
+    order[labels.argsort(stable=True)] = by_key[labels[by_key].argsort(stable=True)]
+    return order
