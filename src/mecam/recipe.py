@@ -12,7 +12,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +24,7 @@ Settings = dict[str, Any]
 SHAPES: dict[str, Any] = {"backbone": "resnet8", "steps": 300, "evaluate_every": 50, "lr": 3e-3, "image_size": 32}
 PROTOCOL: dict[str, Any] = {"backbone": "lite0", "steps": 5000, "evaluate_every": 100, "lr": 5e-5, "image_size": 224}
 # where the learning rate is not given: its ratio to Adam's, by the optimizer at the base
-LR_RATIOS = {"sgd": 20.0, "yogi": 3.0, "adahessian": 30.0}
+LR_RATIOS = {"adam": 1.0, "adamw": 1.0, "adabelief": 1.0, "yogi": 3.0, "sgd": 20.0, "adahessian": 30.0}
 BATCHES = {"arm": 8}  # images a domain, where a method's authors take others than 32
 
 
@@ -102,10 +102,13 @@ def make(values: Mapping[str, Any]) -> Recipe:
     defaults = SHAPES if values.get("data", "shapes") == "shapes" else PROTOCOL
     for name, value in values.items():
         _check_type(name, value)
-    optimizer = values.get("optimizer", Recipe.optimizer)
-    base = optimizer if optimizer in LR_RATIOS else values.get("base", Recipe.base)
-    follows = {"lr": defaults["lr"] * LR_RATIOS.get(base, 1.0), "batch": BATCHES.get(values.get("method", ""), 32)}
-    return Recipe(**{**defaults, **follows, **values})
+    recipe = Recipe(**{**defaults, "batch": BATCHES.get(values.get("method", ""), 32), **values})
+    return recipe if "lr" in values else replace(recipe, lr=defaults["lr"] * lr_ratio(recipe))
+
+
+def lr_ratio(recipe: Recipe) -> float:
+    """The learning rate that suits the optimizer at the base, in units of Adam's."""
+    return LR_RATIOS.get(recipe.optimizer, LR_RATIOS.get(recipe.base, 1.0))
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -114,6 +117,8 @@ def read(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RecipeError(f"there is no recipe {path}") from None
+    except IsADirectoryError:
+        raise RecipeError(f"{path} is a folder and not a recipe; images are given with --data {path}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path} is not a TOML file: {error}") from error
 
@@ -134,6 +139,26 @@ def assign(values: dict[str, Any], assignment: str) -> None:
         if not isinstance(place, dict):
             raise RecipeError(f"{assignment!r}: {table} is a value, not a table of values")
     place[last] = value
+
+
+def check_parts(recipe: Recipe) -> None:
+    """Refuse unknown names and settings, with near matches, before any data is read."""
+    from torch import zeros  # the parts need torch, their description does not
+
+    from mecam import averaging, methods, optim, virtual
+    from mecam.models.registry import find as find_backbone
+
+    parameter = zeros(1, requires_grad=True)
+    rates = {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
+    try:
+        methods.create(recipe.method, **recipe.method_settings)
+        averaging.create(recipe.averaging, **recipe.averaging_settings)
+        find_backbone(recipe.backbone)
+        if recipe.virtual != "none":
+            virtual.create(recipe.virtual, **recipe.virtual_settings)
+        optim.create(recipe.optimizer, [parameter], base=recipe.base, **{**rates, **recipe.optimizer_settings})
+    except TypeError as error:  # a setting that is not known, or of another type
+        raise RecipeError(f"a setting does not fit: {error}; mecam list --verbose shows them all") from error
 
 
 def refuse_other_runs(recipe: Recipe, out: Path) -> None:

@@ -1,6 +1,7 @@
 """The run folder: written by training so that nothing is lost to a crash, read by tables, reports and analysis."""
 
 from mecam.runs.atomic import RunError, read_json, write_atomic
+from mecam.runs.claim import ClaimedError, claim
 from mecam.runs.folder import RunFolder
 
-__all__ = ["RunError", "RunFolder", "read_json", "write_atomic"]
+__all__ = ["ClaimedError", "RunError", "RunFolder", "claim", "read_json", "write_atomic"]

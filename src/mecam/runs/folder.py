@@ -3,6 +3,7 @@
     run.json            id, full recipe, environment; written once
     records.jsonl       one line an evaluation
     model.safetensors   the selected weights
+    predictions.safetensors   what they say of each image of the unseen domain
     checkpoint/         where to go on
     done.json           the result, and checksums of the files above; written last
 
@@ -45,6 +46,7 @@ class RunFolder:
         self.run_file = self.path / "run.json"
         self.records_file = self.path / "records.jsonl"
         self.model_file = self.path / "model.safetensors"
+        self.predictions_file = self.path / "predictions.safetensors"
         self.checkpoint_folder = self.path / "checkpoint"
         self.done_file = self.path / "done.json"
 
@@ -85,9 +87,15 @@ class RunFolder:
 
         write_atomic(self.model_file, pack(weights, metadata))
 
+    def write_predictions(self, predictions: Mapping[str, Tensor]) -> None:
+        """Write what the selected weights say of each image of the target; columns of equal length."""
+        from mecam.runs._tensors import pack
+
+        write_atomic(self.predictions_file, pack(predictions, None))
+
     def finish(self, result: Mapping[str, Any]) -> None:
         """Say that the run is done and what came out of it."""
-        files = (self.run_file, self.records_file, self.model_file)
+        files = (self.run_file, self.records_file, self.model_file, self.predictions_file)
         checksums = {file.name: _digest(file) for file in files if file.exists()}
         write_atomic(self.done_file, encode_json({"result": result, "sha256": checksums}))
 
@@ -126,6 +134,12 @@ class RunFolder:
             return unpack(data)
         except ValueError as error:
             raise RunError(f"{self.model_file} is damaged ({error})") from error
+
+    def read_predictions(self) -> dict[str, Tensor]:
+        """What `write_predictions` was given; nothing for a run without them."""
+        from mecam.runs._tensors import unpack
+
+        return unpack(read_bytes(self.predictions_file))[0] if self.predictions_file.exists() else {}
 
     def read_result(self) -> dict[str, Any]:
         """What `finish` was given."""

@@ -33,8 +33,8 @@ NO_AUGMENTATION: dict[str, Any] = {
 }
 
 
-def check(recipe: Recipe, method: Method, sources: int) -> None:
-    """Refuse at the door what could only fail later."""
+def check(recipe: Recipe, method: Method, sources: int, held_out: int) -> None:
+    """Refuse at the door what could only fail later. `held_out`: images of the sources that are not trained on."""
     entry = find_optimizer(recipe.optimizer)
     below = recipe.optimizer if entry.sharpness_aware is None else recipe.base
     find_optimizer(below)
@@ -49,6 +49,10 @@ def check(recipe: Recipe, method: Method, sources: int) -> None:
         raise RecipeError(f"batch={recipe.batch} images a domain cannot be shared evenly by {ranks.count()} processes")
     if each < method.images:
         raise RecipeError(f"{method.name} needs at least {method.images} images a domain and process; here is {each}")
+    if not held_out and (recipe.selection == "validation" or recipe.averaging == "swad"):
+        raise RecipeError(
+            f"holdout={recipe.holdout} leaves no source image to validate on; take more, or selection=last without swad"
+        )
     if below == "adahessian" and method.surgery:
         raise RecipeError(
             f"adahessian needs the graph of the gradient, and {method.name} writes gradients itself; "

@@ -53,13 +53,19 @@ def evaluate(
     image_size: int,
     normalization: Normalization,
     device: torch.device,
+    keep: dict[str, Tensor] | None = None,
 ) -> dict[str, Metrics]:
-    """The metrics of each split, by its name ("photo in", "photo out"); an empty split has none."""
+    """The metrics of each split, by its name ("photo in", "photo out"); an empty split has none.
+
+    `keep` is given the logits of each split.
+    """
     found = {}
     for name, (domain, indices) in splits.items():
         if len(indices):
             logits = logits_of(
                 network, data, domain, indices, image_size=image_size, normalization=normalization, device=device
             )
+            if keep is not None:
+                keep[name] = logits
             found[name] = measure(logits, torch.from_numpy(data.labels(domain)[indices]))
     return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from mecam import ranks
 from mecam.data.domains import DomainSet
 from mecam.data.open import open_data
 from mecam.recipe import Recipe
-from mecam.runs import RunFolder
+from mecam.runs import RunFolder, claim
 from mecam.training.interrupt import Interrupted, StopSignals
 from mecam.training.machine import find_machine
 from mecam.training.run import Run
@@ -46,16 +47,20 @@ def train(
     watch: Watcher | None = None,
     data: DomainSet | None = None,
 ) -> RunFolder:
-    """Run the recipe in <out>/<run id>, or go on with it; a finished run is left as it is."""
+    """Run the recipe in <out>/<run id>, or go on with it; a finished run is left as it is.
+
+    One process at a time works on a run (ClaimedError), whoever starts it.
+    """
     machine = find_machine(device, recipe.precision)
     folder = RunFolder(Path(out) / recipe.run_id)
     if ranks.from_first(folder.is_done()):
         return folder
     run = Run(recipe, machine, open_data(recipe.data) if data is None else data)
-    state = folder.begin(recipe.to_dict(), machine.describe(), run_id=recipe.run_id) if machine.writes else None
-    state = ranks.from_first(state)
-    with StopSignals() as signals:
-        _go(run, folder, state, signals, watch if watch is not None and machine.writes else lambda _: None)
+    with claim(folder.path) if machine.writes else nullcontext(), StopSignals() as signals:
+        state = folder.begin(recipe.to_dict(), machine.describe(), run_id=recipe.run_id) if machine.writes else None
+        state = ranks.from_first(state)
+        if not ranks.from_first(folder.is_done()):
+            _go(run, folder, state, signals, watch if watch is not None and machine.writes else lambda _: None)
     return folder
 
 
@@ -83,10 +88,11 @@ def _go(run: Run, folder: RunFolder, state: dict[str, Any] | None, signals: Stop
         if number := _heard(signals, step):
             _save(run, folder, step)
             raise Interrupted(number, step)
-    weights, facts, result = run.finish()
+    found = run.finish()
     if writes:
-        folder.write_model(weights, facts)
-        folder.finish(result)
+        folder.write_model(found.weights, found.facts)
+        folder.write_predictions(found.predictions)
+        folder.finish(found.result)
 
 
 def _save(run: Run, folder: RunFolder, step: int) -> None:

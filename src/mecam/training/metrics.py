@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
@@ -60,5 +61,7 @@ def calibration_error(confidence: Tensor, right: Tensor) -> float:
 
 
 def mean_over(metrics: Mapping[str, Metrics], name: str) -> float:
-    """The unweighted mean of a metric over splits."""
+    """The unweighted mean of a metric over splits; NaN over none."""
+    if not metrics:
+        return math.nan
     return sum(float(getattr(m, name)) for m in metrics.values()) / len(metrics)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +18,7 @@ from mecam.data.domains import DomainSet, source_domains
 from mecam.data.splits import seed_hash, split
 from mecam.methods import Setting
 from mecam.optim import clear_state
-from mecam.recipe import Recipe
+from mecam.recipe import Recipe, lr_ratio
 from mecam.training import build
 from mecam.training.evaluate import evaluate
 from mecam.training.machine import Machine
@@ -27,6 +28,16 @@ from mecam.training.selection import Best
 BN_BATCHES = 100  # over which batch-norm statistics of averaged weights are estimated anew
 
 
+@dataclass(frozen=True)
+class Finished:
+    """What comes out of a run."""
+
+    weights: dict[str, Tensor]
+    facts: dict[str, Any]  # what one must know to use the weights
+    result: dict[str, Any]  # what they are worth
+    predictions: dict[str, Tensor]  # what they say of each image of the target
+
+
 class Run:
     """The parts of a run between its data and its weights."""
 
@@ -34,15 +45,17 @@ class Run:
         self.recipe, self.machine, self.data = recipe, machine, data
         sources = source_domains(data, recipe.target)
         self.method = methods.create(recipe.method, **recipe.method_settings)
-        build.check(recipe, self.method, len(sources))
         self.splits = {
             domain: split(len(data.labels(domain)), trial=recipe.seed, domain=domain, holdout=recipe.holdout)
             for domain in range(len(data.domains))
         }
+        build.check(recipe, self.method, len(sources), sum(len(self.splits[d].held_out) for d in sources))
         torch.manual_seed(seed_hash(recipe.seed, "weights"))
         self.network = build.build_network(recipe, len(data.classes)).to(machine.device)
         self.network.precision = machine.autocast
-        setting = Setting(len(data.classes), len(sources), recipe.steps, recipe.lr, recipe.weight_decay)
+        setting = Setting(
+            len(data.classes), len(sources), recipe.steps, recipe.lr, recipe.weight_decay, lr_ratio(recipe)
+        )
         self.trained = self.method.build(self.network, setting)
         self.trained.to(machine.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = build.build_optimizer(recipe, self.method, self.network, self.trained)
@@ -97,13 +110,14 @@ class Run:
         self.best.stopped = self.averaging.evaluated(step, mean_over(held_out, "loss"), self.trained)
         return {"step": step, "splits": {name: metrics.to_dict() for name, metrics in found.items()}}
 
-    def finish(self) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, Any]]:
-        """The selected weights, what one must know to use them, and what they are worth."""
+    def finish(self) -> Finished:
+        """Select the weights, and say what they are worth."""
         averaged = self.averaging.final()
         self.trained.load_state_dict(self.best.weights if averaged is None else averaged)
         if averaged is not None and self.averaging.needs_bn_update:
             self._estimate_bn()
-        found = self._metrics()
+        logits: dict[str, Tensor] = {}
+        found = self._metrics(logits)
         target = found.get(f"{self.recipe.target} in")
         result = {
             "selected_step": None if averaged is not None else self.best.step,
@@ -111,7 +125,7 @@ class Run:
             "splits": {name: metrics.to_dict() for name, metrics in found.items()},
             "data": self.data.fingerprint,
         }
-        return self.trained.state_dict(), self._facts(), result
+        return Finished(self.trained.state_dict(), self._facts(), result, self._predictions(logits))
 
     def state_dict(self, step: int) -> dict[str, Any]:
         """All there is to go on from, bit for bit. Every process calls it; the first one's is complete."""
@@ -158,7 +172,21 @@ class Run:
             for parameter in group["params"]:
                 parameter.requires_grad_(rate > 0)
 
-    def _metrics(self) -> dict[str, Metrics]:
+    def _predictions(self, logits: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Of the target, or else of the held-out parts: for each image its domain, index, label, class, confidence."""
+        parts: list[tuple[Tensor, ...]] = []
+        for domain, name in enumerate(self.data.domains):
+            reported = self.splits[domain].training if name == self.recipe.target else self.splits[domain].held_out
+            split = f"{name} in" if name == self.recipe.target else f"{name} out"
+            if (self.recipe.target is None or name == self.recipe.target) and split in logits:
+                index = torch.from_numpy(reported)
+                label = torch.from_numpy(self.data.labels(domain)[reported])
+                confidence, predicted = logits[split].softmax(1).max(1)
+                parts.append((torch.full_like(index, domain), index, label, predicted, confidence))
+        names = ("domain", "index", "label", "predicted", "confidence") if parts else ()
+        return {name: torch.cat(columns) for name, columns in zip(names, zip(*parts, strict=True), strict=True)}
+
+    def _metrics(self, keep: dict[str, Tensor] | None = None) -> dict[str, Metrics]:
         named: dict[str, tuple[int, NDArray[np.int64]]] = {}
         for domain, parts in self.splits.items():
             named[f"{self.data.domains[domain]} in"] = (domain, parts.training)
@@ -170,6 +198,7 @@ class Run:
             image_size=self.recipe.image_size,
             normalization=self.network.normalization,
             device=self.machine.device,
+            keep=keep,
         )
 
     def _facts(self) -> dict[str, Any]:
