@@ -1,0 +1,144 @@
+"""What loading costs: training steps on fresh batches against steps on one batch that lies ready.
+
+    python benchmarks/end_to_end.py
+    python benchmarks/end_to_end.py --device cuda --backbone resnet50 --image-size 224 --stored 227 --images 9991
+
+Both kinds of steps are the training loop's own, on the same network, in turns: a burst with the feed (sampling,
+loading, augmentation), a burst without. A round's ratio is bare time over whole time: the share of the bare step's
+images/s that training reaches. The images are noise of the size and number given; --streamed keeps them off the GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from machine import heading, publish, table
+from mecam.methods import Batch
+from mecam.recipe import make
+from mecam.training import feed as feeds
+from mecam.training.feed import Feed
+from mecam.training.machine import find_machine
+from mecam.training.run import Run
+
+DOMAINS = ("a", "b", "c", "d")
+WARM_UP = 5
+
+
+class Noise:
+    """A data set of noise in four domains of equal size, seven classes."""
+
+    name = "noise"
+    domains = DOMAINS
+    classes = tuple(str(label) for label in range(7))
+    fingerprint = "noise"
+
+    def __init__(self, images: int, side: int) -> None:
+        self.size = (side, side)
+        generator = torch.Generator().manual_seed(0)
+        shape = (images // len(DOMAINS), 3, side, side)
+        self.pixels = [torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator) for _ in DOMAINS]
+
+    def labels(self, domain: int) -> NDArray[np.int64]:
+        return np.arange(len(self.pixels[domain])) % len(self.classes)
+
+    def aspects(self, domain: int) -> NDArray[np.float32]:
+        return np.ones(len(self.pixels[domain]), dtype=np.float32)
+
+    def sample_name(self, domain: int, index: int) -> str:
+        return f"{self.domains[domain]}/{index}"
+
+    def images(self, domain: int, indices: Sequence[int] | NDArray[np.integer]) -> Tensor:
+        return self.pixels[domain][torch.as_tensor(np.asarray(indices))]
+
+
+class Still:
+    """A feed that hands out one batch for ever."""
+
+    def __init__(self, feed: Feed) -> None:
+        self.batch = feed.next(0)
+
+    def next(self, step: int) -> Batch:  # noqa: ARG002
+        return self.batch
+
+
+def main() -> None:
+    options = parse()
+    if options.streamed:
+        feeds.RESIDENT_SHARE = 0.0
+    recipe = make(
+        {
+            "data": "noise",
+            "target": "a",
+            "optimizer": options.optimizer,
+            "backbone": options.backbone,
+            "image_size": options.image_size,
+            "batch": options.batch,
+            "nonfinite": "skip",  # checking each step on the host would make a GPU wait
+        }
+    )
+    run = Run(recipe, find_machine(options.device), Noise(options.images, options.stored))
+    whole, still = run.feed, Still(run.feed)
+    for _ in range(WARM_UP):
+        run.step(0)
+    rounds = [(burst(run, still, options.burst), burst(run, whole, options.burst)) for _ in range(options.rounds)]
+    images = options.batch * (len(DOMAINS) - 1)
+    ratios = sorted(bare / fed for bare, fed in rounds)
+    row = [
+        options.optimizer,
+        f"{images / statistics.median(bare for bare, _ in rounds):.0f}",
+        f"{images / statistics.median(fed for _, fed in rounds):.0f}",
+        f"{100 * statistics.median(ratios):.1f} %",
+        f"{100 * ratios[len(ratios) // 4]:.1f} to {100 * ratios[-1 - len(ratios) // 4]:.1f} %",
+    ]
+    setting = (
+        f"{options.backbone}, {images} images of {options.image_size} px a step out of {options.images} stored at "
+        f"{options.stored} px, {'streamed' if whole.resident is None else 'on the device'}, {run.machine.precision}"
+    )
+    facts = {"setting": setting, "repeats": f"{options.rounds} rounds of {options.burst} steps each way"}
+    header = ["optimizer", "bare images/s", "training images/s", "share (median of rounds)", "quartiles"]
+    publish([*heading("Loading beside the step", options.device, facts), *table(header, [row])], options.out)
+
+
+def burst(run: Run, feed: Feed | Still, steps: int) -> float:
+    """Seconds a step."""
+    run.feed = feed  # type: ignore[assignment]
+    synchronize(run)
+    start = time.perf_counter()
+    for step in range(steps):
+        run.step(step)
+    synchronize(run)
+    return (time.perf_counter() - start) / steps
+
+
+def synchronize(run: Run) -> None:
+    if run.machine.device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--optimizer", default="mecam")
+    parser.add_argument("--backbone", default="resnet8")
+    parser.add_argument("--image-size", type=int, default=32)
+    parser.add_argument("--stored", type=int, default=32)
+    parser.add_argument("--images", type=int, default=2240)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--streamed", action="store_true")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--burst", type=int, default=10)
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Every method under every optimizer of the paper and every averaging: does it train? Run: make matrix.
+
+Each combination is built on a small embedded set, takes two steps, is evaluated after each and finished, as a run would
+be. It trains if all of its weights are finite and what it should train has moved; otherwise it must be refused at the
+start with a reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import torch
+
+from machine import heading, publish, table
+from mecam.averaging import AVERAGINGS
+from mecam.data.shapes import shapes
+from mecam.methods import METHODS
+from mecam.recipe import RecipeError, make
+from mecam.training.machine import find_machine
+from mecam.training.run import Run
+
+OPTIMIZERS = ("adam", "adamw", "sgd", "yogi", "adabelief", "adahessian", "sam", "asam", "gsam", "gam", "sagm", "fad",
+              "crsam", "fsam", "mecam")  # fmt: skip
+TRAINS = "trains"
+DATA = shapes(per_class=4)
+
+
+def attempt(combination: tuple[str, str, str]) -> str:
+    """TRAINS, or why not."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    method, optimizer, averaging = combination
+    values = {"method": method, "optimizer": optimizer, "averaging": averaging}
+    recipe = make({**values, "target": "sketch", "steps": 1, "evaluate_every": 1, "batch": 4, "image_size": 16})
+    try:
+        run = Run(recipe, find_machine("cpu"), DATA)
+    except RecipeError as refusal:
+        return f"refused: {refusal}"
+    before = [parameter.clone() for parameter in run.trained.parameters()]
+    for step in range(2):
+        run.step(step)
+        run.evaluate(step)
+    run.finish()
+    after = list(run.trained.parameters())
+    if not all(parameter.isfinite().all() for parameter in after):
+        return "FAILED: weights are not finite"
+    if all(torch.equal(old, new) for old, new in zip(before, after, strict=True)):
+        return "FAILED: nothing moved"
+    return TRAINS
+
+
+def main() -> None:
+    options = parse()
+    start = time.monotonic()
+    combinations = list(itertools.product(options.methods, OPTIMIZERS, AVERAGINGS))
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        found = dict(zip(combinations, pool.map(attempt, combinations, chunksize=15), strict=True))
+    reasons = list(dict.fromkeys(outcome for outcome in found.values() if outcome != TRAINS))
+    rows = []
+    for method in options.methods:
+        cells = []
+        for optimizer in OPTIMIZERS:
+            outcomes = [found[method, optimizer, averaging] for averaging in AVERAGINGS]
+            marks = ["✓" if outcome == TRAINS else str(reasons.index(outcome) + 1) for outcome in outcomes]
+            cells.append(marks[0] if len(set(marks)) == 1 else " ".join(marks))
+        rows.append([method, *cells])
+    trains = sum(outcome == TRAINS for outcome in found.values())
+    refused = sum(outcome.startswith("refused") for outcome in found.values())
+    failed = len(found) - trains - refused
+    facts = {
+        "combinations": f"{len(found)}, of which {trains} train, {refused} are refused with a reason, {failed} fail",
+        "a cell": f"✓ if it trains with all of {', '.join(AVERAGINGS)}; a number refers to the reasons below",
+        "time": f"{time.monotonic() - start:.0f} s",
+    }
+    lines = [*heading("Every method under every optimizer and averaging", "cpu", facts)]
+    lines += table(["", *OPTIMIZERS], rows)
+    lines += ["", *(f"{number}. {reason}" for number, reason in enumerate(reasons, start=1))]
+    publish(lines, options.out)
+    if failed:
+        raise SystemExit(1)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--methods", nargs="+", default=list(METHODS))
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

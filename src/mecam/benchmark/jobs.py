@@ -1,0 +1,36 @@
+"""What an engine does: run recipes into a folder, and tell what happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from mecam.recipe import Recipe
+
+Kind = Literal["started", "progress", "done", "failed", "stopped", "elsewhere"]
+ENDED = ("done", "failed", "stopped")
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened to a run."""
+
+    run_id: str
+    kind: Kind
+    step: int = 0
+    steps: int = 0
+    accuracy: float | None = None  # on the sources' held-out parts, percent
+    target: float | None = None  # on the unseen domain, percent
+    message: str = ""  # of a failure
+    worker: str = ""
+
+
+Watch = Callable[[Event], None]
+
+
+class Engine(Protocol):
+    """Runs recipes. Every recipe ends in one event of ENDED; a failure of one does not stop the others."""
+
+    def run(self, recipes: Sequence[Recipe], out: Path, watch: Watch) -> None: ...

@@ -1,0 +1,106 @@
+"""From an experiment to its runs: lists multiply, targets unfold, each run is named by its recipe's content.
+
+An experiment is a table of recipe entries in which a list stands for all of its values:
+
+    {"data": "shapes", "target": "all", "optimizer": ["adam", "mecam"], "seed": [0, 1, 2]}
+
+is 4 targets x 2 optimizers x 3 seeds. `optimizer_settings.rho = [0.05, 0.1]` sweeps a hyperparameter.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mecam.recipe import Recipe, RecipeError, make
+
+SETTINGS = ("method_settings", "optimizer_settings", "averaging_settings", "virtual_settings")
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Blocks of runs under one title; each block multiplies on its own."""
+
+    title: str
+    blocks: tuple[Mapping[str, Any], ...]
+    about: str = ""
+    small: Mapping[str, Any] = field(default_factory=dict)  # what the small version on the embedded set changes
+
+
+def read(path: Path) -> Experiment:
+    """An experiment from a TOML file: title, about, [common], [[runs]], [small]."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RecipeError(f"there is no experiment {path}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError(f"{path} is not a TOML file: {error}") from error
+    unknown = set(values) - {"title", "about", "common", "runs", "small"}
+    if unknown or not values.get("runs"):
+        what = f"has an unknown entry {sorted(unknown)[0]!r}" if unknown else "has no [[runs]]"
+        raise RecipeError(f"{path} {what}; an experiment has title, about, [common], [[runs]] and [small]")
+    blocks = tuple({**values.get("common", {}), **block} for block in values["runs"])
+    return Experiment(values.get("title", path.stem), blocks, values.get("about", ""), values.get("small", {}))
+
+
+def shrink(experiment: Experiment) -> Experiment:
+    """Its small version: the embedded set, with what [small] says; entries that PACS and the like need are dropped."""
+    kept = ("method", "optimizer", "base", "averaging", "virtual", *SETTINGS)
+    blocks: list[Mapping[str, Any]] = []
+    for block in experiment.blocks:
+        small = {**{name: value for name, value in block.items() if name in kept}, "target": ALL, **experiment.small}
+        if small not in blocks:  # blocks for several data sets become one
+            blocks.append(small)
+    return Experiment(experiment.title, tuple(blocks), experiment.about)
+
+
+def expand(blocks: Sequence[Mapping[str, Any]], domains: Mapping[str, Sequence[str]]) -> list[Recipe]:
+    """Every run of the blocks, each once, in a stable order. `domains` gives those of each data set."""
+    recipes: dict[str, Recipe] = {}
+    for block in blocks:
+        for values in _product(block):
+            data = values.get("data", "shapes")
+            targets = domains[data] if values.get("target") == ALL else [values.get("target")]
+            for target in targets:
+                recipe = make(_without_none({**values, "target": target}))
+                recipes.setdefault(recipe.run_id, recipe)
+    return list(recipes.values())
+
+
+def data_sets(blocks: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The data sets that the blocks name."""
+    named = [block.get("data", "shapes") for block in blocks]
+    return list(dict.fromkeys(name for entry in named for name in (entry if isinstance(entry, list) else [entry])))
+
+
+def _product(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    leaves: list[tuple[tuple[str, ...], Any]] = [
+        ((name, key), value) for name in SETTINGS for key, value in block.get(name, {}).items()
+    ]
+    leaves += [((name,), value) for name, value in block.items() if name not in SETTINGS]
+    places = [place for place, _ in leaves]
+    choices = [value if isinstance(value, list) and not _is_pair(place) else [value] for place, value in leaves]
+    for place, among in zip(places, choices, strict=True):
+        if not among:
+            raise RecipeError(f"{'.'.join(place)} is an empty list: there would be no run")
+        if len({repr(value) for value in among}) < len(among):
+            raise RecipeError(f"{'.'.join(place)} = {among} names a value twice")
+    for chosen in itertools.product(*choices):
+        values: dict[str, Any] = {}
+        for (*table, name), value in zip(places, chosen, strict=True):
+            (values.setdefault(table[0], {}) if table else values)[name] = value
+        yield values
+
+
+def _is_pair(place: tuple[str, ...]) -> bool:
+    """Whether a list is the value itself: Adam's betas."""
+    return place[-1] == "betas"
+
+
+def _without_none(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

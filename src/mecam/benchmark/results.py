@@ -1,0 +1,90 @@
+"""What finished runs found: read from their folders, damaged ones named and left out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from mecam.recipe import Recipe
+
+ENTRIES = {entry.name for entry in fields(Recipe)}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One run with a target, finished or not."""
+
+    path: Path
+    recipe: Recipe
+    accuracy: float | None  # on the unseen domain, percent; None: not finished
+    validation: float | None  # the mean over the sources' held-out parts, percent
+
+    @property
+    def data(self) -> str:
+        return Path(self.recipe.data).name
+
+    @property
+    def target(self) -> str:
+        return str(self.recipe.target)
+
+    @property
+    def variant(self) -> dict[str, Any]:
+        """All of the recipe that has no column of its own, flat."""
+        columns = ("data", "target", "method", "optimizer", "averaging", "seed")
+        return dict(_flat({name: value for name, value in self.recipe.to_dict().items() if name not in columns}))
+
+
+def read(out: Path | str) -> tuple[list[Result], list[str]]:
+    """The results in a folder, ordered by run id; and what is wrong with the runs that cannot be read."""
+    results, problems = [], []
+    for file in sorted(Path(out).glob("*/run.json")):
+        try:
+            result = _read(file.parent)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            problems.append(f"{file.parent}: {_why(error)}; it is left out")
+            continue
+        if result is not None:
+            results.append(result)
+    return results, problems
+
+
+def _read(folder: Path) -> Result | None:
+    recipe = _recipe(json.loads((folder / "run.json").read_bytes())["recipe"])
+    if recipe.target is None:
+        return None  # nothing unseen to report
+    done = folder / "done.json"
+    if not done.exists():
+        return Result(folder, recipe, None, None)
+    result = json.loads(done.read_bytes())["result"]
+    held_out = [
+        float(metrics["accuracy"])
+        for split, metrics in result["splits"].items()
+        if split.endswith(" out") and split != f"{recipe.target} out"
+    ]
+    return Result(folder, recipe, 100 * float(result["target_accuracy"]), 100 * sum(held_out) / len(held_out))
+
+
+def _recipe(values: dict[str, Any]) -> Recipe:
+    unknown = set(values) - ENTRIES
+    if unknown:
+        raise ValueError(f"its recipe has entries of another version of mecam ({', '.join(sorted(unknown))})")
+    return Recipe(**values)
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"a damaged file ({error})"
+    if isinstance(error, (KeyError, TypeError, AttributeError)):
+        return f"a file without what was expected in it ({type(error).__name__}: {error})"
+    return str(error)
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{name}.")
+        else:
+            yield f"{prefix}{name}", value

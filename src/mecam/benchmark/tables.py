@@ -1,0 +1,212 @@
+"""From results to tables: a row a combination, a cell a target, statistics over trials.
+
+A cell is the mean over trials (seeds). The average of a data set is the mean over targets inside each trial, then the
+mean over trials; a trial that lacks a target counts in the cells it has and not in the average.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from mecam.benchmark.results import Result
+
+AVERAGE = "average"
+Spread = Literal["stderr", "std"]
+Select = Literal["none", "shared", "target"]
+SPREADS: Mapping[Spread, Callable[[Sequence[float]], float]] = {
+    "stderr": lambda values: statistics.pstdev(values) / math.sqrt(len(values)),
+    "std": lambda values: statistics.pstdev(values),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A number and what is behind it; percent."""
+
+    mean: float | None
+    spread: float | None
+    runs: int  # finished
+    missing: int  # begun or expected, and not finished
+
+
+@dataclass(frozen=True, order=True)
+class Key:
+    """A row: what was run on which data."""
+
+    data: str
+    method: str
+    optimizer: str
+    averaging: str
+    variant: str = ""
+
+    @property
+    def label(self) -> str:
+        """The row in words; ERM and no averaging go without saying."""
+        parts = [] if self.method == "erm" else [self.method]
+        parts += [self.optimizer] if self.averaging == "none" else [self.optimizer, self.averaging]
+        return " + ".join(parts) + (f" ({self.variant})" if self.variant else "")
+
+
+@dataclass(frozen=True)
+class Row:
+    """The cells of a row by target, the average last."""
+
+    key: Key
+    cells: Mapping[str, Cell]
+    values: Mapping[tuple[str, int], float]  # by target and seed
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A row minus a baseline, over the targets and seeds that both have."""
+
+    mean: float
+    low: float  # of the 95 % confidence interval
+    high: float
+    pairs: int
+
+
+def rows(results: Sequence[Result], *, spread: Spread = "stderr", select: Select = "none") -> list[Row]:
+    """The rows of these results, data set by data set.
+
+    Args:
+        spread: standard error or standard deviation over trials, both of the population (ddof 0).
+        select: what to do with runs that differ in hyperparameters alone. "none": a row each; "shared": the setting
+            with the best source validation over all targets and trials (a grid); "target": the best for each target
+            and trial (DomainBed's search). The target's accuracy is never looked at.
+    """
+    groups: dict[Key, list[Result]] = {}
+    labels = _variant_labels(results)
+    for result in results:
+        recipe = result.recipe
+        variant = labels[result.path]
+        groups.setdefault(Key(result.data, recipe.method, recipe.optimizer, recipe.averaging, variant), []).append(
+            result
+        )
+    if select != "none":
+        groups = _selected(groups, select)
+    targets = {data: sorted({r.target for r in results if r.data == data}) for data in {r.data for r in results}}
+    seeds = {data: sorted({r.recipe.seed for r in results if r.data == data}) for data in targets}
+    return [_row(key, groups[key], targets[key.data], seeds[key.data], SPREADS[spread]) for key in sorted(groups)]
+
+
+def difference(row: Row, baseline: Row) -> Difference | None:
+    """Paired over targets and seeds, Student's t; None without two pairs. The pairs of one seed are not independent."""
+    from scipy.stats import t
+
+    shared = sorted(row.values.keys() & baseline.values.keys())
+    gaps = [row.values[place] - baseline.values[place] for place in shared]
+    if len(gaps) < 2:
+        return None
+    mean = statistics.fmean(gaps)
+    half = float(t.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps) / math.sqrt(len(gaps))
+    return Difference(mean, mean - half, mean + half, len(gaps))
+
+
+def rank_averages(table: Sequence[Row]) -> dict[Key, float]:
+    """The mean rank of each row over the targets that all rows of its data set have; 1 is best, ties share."""
+    found: dict[Key, float] = {}
+    for data in {row.key.data for row in table}:
+        among = [row for row in table if row.key.data == data]
+        targets = [t for t in among[0].cells if t != AVERAGE and all(row.cells[t].mean is not None for row in among)]
+        for row in among if targets else []:
+            ranks = []
+            for target in targets:
+                mine = row.cells[target].mean
+                means = [other.cells[target].mean for other in among]
+                better = sum(mean > mine for mean in means)  # type: ignore[operator]
+                ranks.append(better + (1 + sum(mean == mine for mean in means)) / 2)
+            found[row.key] = statistics.fmean(ranks)
+    return found
+
+
+def records(table: Sequence[Row]) -> list[dict[str, Any]]:
+    """The cells as plain records, for JSON and CSV."""
+    return [
+        {
+            "data": row.key.data,
+            "target": target,
+            "method": row.key.method,
+            "optimizer": row.key.optimizer,
+            "averaging": row.key.averaging,
+            "variant": row.key.variant,
+            "mean": cell.mean,
+            "spread": cell.spread,
+            "runs": cell.runs,
+            "missing": cell.missing,
+        }
+        for row in table
+        for target, cell in row.cells.items()
+    ]
+
+
+def _row(
+    key: Key,
+    results: Sequence[Result],
+    targets: Sequence[str],
+    seeds: Sequence[int],
+    spread: Callable[[Sequence[float]], float],
+) -> Row:
+    values = {(r.target, r.recipe.seed): r.accuracy for r in results if r.accuracy is not None}
+    cells = {}
+    for target in targets:
+        found = [values[target, seed] for seed in seeds if (target, seed) in values]
+        cells[target] = _cell(found, len(found), len(seeds) - len(found), spread)
+    whole = [seed for seed in seeds if all((target, seed) in values for target in targets)]
+    averages = [statistics.fmean(values[target, seed] for target in targets) for seed in whole]
+    cells[AVERAGE] = _cell(averages, len(values), len(targets) * len(seeds) - len(values), spread)
+    return Row(key, cells, values)
+
+
+def _cell(values: Sequence[float], runs: int, missing: int, spread: Callable[[Sequence[float]], float]) -> Cell:
+    if not values:
+        return Cell(None, None, runs, missing)
+    return Cell(statistics.fmean(values), spread(values) if len(values) > 1 else None, runs, missing)
+
+
+def _variant_labels(results: Sequence[Result]) -> dict[Any, str]:
+    """For each result the settings in which the runs of its row differ: "rho=0.1"; "" where they do not."""
+    groups: dict[tuple[str, ...], list[tuple[Result, dict[str, Any]]]] = {}
+    for result in results:
+        recipe = result.recipe
+        place = (result.data, recipe.method, recipe.optimizer, recipe.averaging)
+        groups.setdefault(place, []).append((result, result.variant))
+    labels = {}
+    for group in groups.values():
+        names = list(dict.fromkeys(name for _, variant in group for name in variant))
+        differing = [name for name in names if len({repr(variant.get(name)) for _, variant in group}) > 1]
+        last = [name.rpartition(".")[2] for name in differing]
+        short = {name: end if last.count(end) == 1 else name for name, end in zip(differing, last, strict=True)}
+        for result, variant in group:
+            labels[result.path] = ", ".join(f"{short[name]}={variant[name]}" for name in differing if name in variant)
+    return labels
+
+
+def _selected(groups: Mapping[Key, Sequence[Result]], select: Select) -> dict[Key, list[Result]]:
+    """One group of results for each row without its variants."""
+    chosen: dict[Key, list[Result]] = {}
+    merged: dict[Key, dict[str, Sequence[Result]]] = {}
+    for key, results in groups.items():
+        plain = Key(key.data, key.method, key.optimizer, key.averaging)
+        merged.setdefault(plain, {})[key.variant] = results
+    for key, variants in merged.items():
+        if select == "shared":
+            chosen[key] = list(max(variants.values(), key=_completeness_and_validation))
+        else:
+            best: dict[tuple[str, int], Result] = {}
+            for result in (result for results in variants.values() for result in results):
+                place = (result.target, result.recipe.seed)
+                if place not in best or (result.validation or -1) > (best[place].validation or -1):
+                    best[place] = result
+            chosen[key] = list(best.values())
+    return chosen
+
+
+def _completeness_and_validation(results: Iterable[Result]) -> tuple[int, float]:
+    """What a grid point is chosen by: it has all its runs, and the best validation."""
+    found = [result.validation for result in results if result.validation is not None]
+    return len(found), statistics.fmean(found) if found else -1.0

@@ -1,0 +1,121 @@
+"""One run of a benchmark in a process of its own: its log, its time, its events."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mecam.benchmark.jobs import Event
+from mecam.data.domains import DomainSet
+from mecam.recipe import Recipe
+from mecam.runs import ClaimedError, write_atomic
+from mecam.training import Interrupted, Progress, train
+from mecam.training.watch import mean_accuracy, summary
+
+LOG, TIMING = "log.txt", "timing.json"
+TELL_EVERY = 0.5  # seconds between two events of progress
+
+
+def work(
+    recipe: Recipe,
+    out: Path,
+    device: str,
+    tell: Callable[[Event], None],
+    worker: str = "",
+    *,
+    data: DomainSet | None = None,
+) -> None:
+    """Run the recipe, or go on with it; everything it prints goes to its log, everything else to `tell`."""
+    run_id = recipe.run_id
+    teller = _Teller(recipe, tell, worker)
+    start = time.monotonic()
+    tell(Event(run_id, "started", steps=recipe.steps, worker=worker))
+    with _logged(out / run_id / LOG):
+        try:
+            train(recipe, out, device=device, watch=teller, data=data)
+            end = Event(run_id, "done", recipe.steps, recipe.steps, teller.accuracy, teller.target, worker=worker)
+        except ClaimedError:
+            end = Event(run_id, "elsewhere", worker=worker)
+        except Interrupted as stop:
+            end = Event(run_id, "stopped", message=str(stop), worker=worker)
+        except Exception as error:
+            traceback.print_exc()
+            end = Event(run_id, "failed", message=f"{type(error).__name__}: {error}", worker=worker)
+    if teller.steps:
+        timing = {"seconds": time.monotonic() - start, "steps": teller.steps}
+        write_atomic(out / run_id / TIMING, json.dumps(timing).encode())
+    tell(end)
+
+
+class _Teller:
+    """Turns the loop's progress into events, a few a second, and lines in the log."""
+
+    def __init__(self, recipe: Recipe, tell: Callable[[Event], None], worker: str) -> None:
+        self.recipe, self.tell, self.worker = recipe, tell, worker
+        self.steps = 0
+        self.accuracy: float | None = None
+        self.target: float | None = None
+        self._told = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        self.steps += 1
+        if progress.record is not None:
+            self.accuracy, self.target = mean_accuracy(progress.record, self.recipe)
+            print(summary(progress.record, self.recipe), flush=True)
+        now = time.monotonic()
+        if progress.record is not None or now - self._told > TELL_EVERY:
+            self._told = now
+            event = Event(
+                self.recipe.run_id,
+                "progress",
+                progress.step,
+                progress.steps,
+                self.accuracy,
+                self.target,
+                worker=self.worker,
+            )
+            self.tell(event)
+
+
+@contextmanager
+def _logged(file: Path) -> Iterator[None]:
+    """What this process and the libraries in it print goes to the file, below Python too."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = os.dup(1), os.dup(2)
+    with open(file, "ab", buffering=0) as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for number, original in zip((1, 2), kept, strict=True):
+            os.dup2(original, number)
+            os.close(original)
+
+
+def log_tail(out: Path, run_id: str, lines: int = 12) -> str:
+    """The last lines of a run's log."""
+    try:
+        return "\n".join((out / run_id / LOG).read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+    except OSError:
+        return "(no log)"
+
+
+def read_timing(folder: Path) -> dict[str, Any] | None:
+    """How long the run took, as far as its last session knows."""
+    try:
+        found = json.loads((folder / TIMING).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -1,0 +1,136 @@
+"""The local engine with real processes: runs, failures, deaths, two benchmarks on one folder, interruption."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mecam.benchmark import bench, missing, plan
+from mecam.benchmark.jobs import Event
+from mecam.benchmark.local import LocalEngine
+from mecam.benchmark.results import read
+from mecam.benchmark.worker import log_tail, read_timing
+from mecam.recipe import Recipe, make
+
+TINY = {"steps": 2, "evaluate_every": 1, "batch": 4, "image_size": 16}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> object:
+    """The embedded set, packed once for all processes of this file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MECAM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+def recipes(*targets: str, **values: object) -> list[Recipe]:
+    return [make({"target": target, **TINY, **values}) for target in targets]
+
+
+def test_what_is_missing_runs_and_failures_do_not_stop_the_rest(tmp_path: Path) -> None:
+    good = recipes("art", "photo")
+    bad = recipes("art", backbone="lite0", weights="nowhere.pth")
+    events: list[Event] = []
+    outcome = bench([*good, *bad], tmp_path, engine=LocalEngine(workers=2, device="cpu"), watch=events.append)
+    assert sorted(outcome.done) == sorted(r.run_id for r in good)
+    assert list(outcome.failed) == [bad[0].run_id]
+    assert "nowhere.pth" in outcome.failed[bad[0].run_id]
+    assert "nowhere.pth" in log_tail(tmp_path, bad[0].run_id)
+    assert "source validation" in log_tail(tmp_path, good[0].run_id)
+    timing = read_timing(tmp_path / good[0].run_id)
+    assert timing is not None
+    assert timing["steps"] == 3
+    assert {event.kind for event in events} == {"started", "progress", "done", "failed"}
+    assert missing([*good, *bad], tmp_path) == bad
+    again = bench(good, tmp_path, engine=LocalEngine(device="cpu"))
+    assert (again.before, again.done) == (2, [])
+
+
+def test_a_run_whose_process_is_killed_goes_on_in_another(tmp_path: Path) -> None:
+    engine = LocalEngine(workers=1, device="cpu")
+    killed = []
+
+    def kill(event: Event) -> None:
+        if event.kind == "progress" and not killed:
+            killed.append(event.run_id)
+            process = engine._workers[0].process
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
+
+    [recipe] = recipes("art", steps=60, evaluate_every=20)
+    outcome = bench([recipe], tmp_path / "killed", engine=engine, watch=kill)
+    assert (outcome.done, outcome.failed, len(killed)) == ([recipe.run_id], {}, 1)
+    bench([recipe], tmp_path / "whole", engine=LocalEngine(workers=1, device="cpu"))
+    for name in ("model.safetensors", "records.jsonl", "done.json"):
+        found = [(tmp_path / folder / recipe.run_id / name).read_bytes() for folder in ("killed", "whole")]
+        assert found[0] == found[1], name
+
+
+BENCH = """
+import sys
+from pathlib import Path
+from mecam.benchmark import bench
+from mecam.benchmark.local import LocalEngine
+from mecam.recipe import make
+values = {"steps": int(sys.argv[2]), "evaluate_every": 5, "batch": 4, "image_size": 16}
+if __name__ == "__main__":
+    recipes = [make({"target": target, **values}) for target in ("art", "photo", "sketch")]
+    print("ready", flush=True)
+    outcome = bench(recipes, Path(sys.argv[1]), engine=LocalEngine(workers=1, device="cpu"))
+    print(len(outcome.done), len(outcome.failed), len(outcome.stopped))
+"""
+
+
+def start(script: Path, out: Path, steps: int) -> subprocess.Popen[str]:
+    script.write_text(BENCH)
+    command = [sys.executable, str(script), str(out), str(steps)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def test_two_benchmarks_on_one_folder_share_the_work(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    both = [start(tmp_path / "bench.py", out, 20) for _ in range(2)]
+    said = [process.communicate(timeout=120)[0].split() for process in both]
+    assert [words[2:] for words in said] == [["0", "0"]] * 2
+    results, problems = read(out)
+    assert (len(results), problems) == (3, [])
+    assert all(result.accuracy is not None for result in results)
+    for result in results:
+        steps = [json.loads(line)["step"] for line in (result.path / "records.jsonl").read_text().splitlines()]
+        assert steps == [0, 5, 10, 15, 20]
+        assert (result.path / "log.txt").read_text().count("step 20:") == 1  # nobody ran it a second time
+
+
+@pytest.mark.parametrize("group", [True, False])
+def test_a_stopped_benchmark_is_saved_and_goes_on(group: bool, tmp_path: Path) -> None:
+    """Ctrl-C reaches the whole process group; SIGTERM the benchmark alone."""
+    out = tmp_path / "out"
+    process = start(tmp_path / "bench.py", out, 400)
+    deadline = time.monotonic() + 60
+    while not list(out.glob("*/records.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT) if group else process.send_signal(signal.SIGTERM)
+    words = process.communicate(timeout=60)[0].split()
+    assert words[1:] == ["0", "0", "3"]
+    [begun] = out.glob("*/checkpoint")
+    assert any(begun.iterdir())
+    process = start(tmp_path / "bench.py", out, 400)
+    time.sleep(1)
+    os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_targets_unfold_from_the_data() -> None:
+    found = plan([{"target": "all", "optimizer": ["adam", "sam"], **TINY}])
+    assert [r.target for r in found[:4]] == ["art", "cartoon", "photo", "sketch"]
+    assert len(found) == 8
+
+
+def test_workers_must_be_some() -> None:
+    with pytest.raises(ValueError, match="workers=0"):
+        LocalEngine(workers=0)

@@ -1,0 +1,88 @@
+"""Experiments unfold into runs."""
+
+from pathlib import Path
+
+import pytest
+
+from mecam.benchmark.plan import Experiment, data_sets, expand, read, shrink
+from mecam.recipe import RecipeError
+
+DOMAINS = {"shapes": ("art", "cartoon", "photo", "sketch"), "PACS": ("a", "b")}
+
+
+def test_lists_multiply_and_targets_unfold() -> None:
+    blocks = [{"target": "all", "optimizer": ["adam", "mecam"], "seed": [0, 1, 2], "optimizer_settings": {}}]
+    found = expand(blocks, DOMAINS)
+    assert len(found) == 4 * 2 * 3
+    assert {(r.target, r.optimizer, r.seed) for r in found} == {
+        (target, optimizer, seed)
+        for target in DOMAINS["shapes"]
+        for optimizer in ("adam", "mecam")
+        for seed in (0, 1, 2)
+    }
+
+
+def test_hyperparameters_are_swept_and_betas_are_one_value() -> None:
+    settings = {"rho": [0.05, 0.1], "betas": [0.5, 0.9]}
+    found = expand([{"target": "art", "optimizer": "sam", "optimizer_settings": settings}], DOMAINS)
+    assert [r.optimizer_settings for r in found] == [
+        {"rho": 0.05, "betas": [0.5, 0.9]},
+        {"rho": 0.1, "betas": [0.5, 0.9]},
+    ]
+
+
+def test_a_run_that_two_blocks_name_is_one_run() -> None:
+    assert len(expand([{"target": "art"}, {"target": ["art", "photo"]}], DOMAINS)) == 2
+
+
+def test_the_order_of_entries_does_not_rename_runs() -> None:
+    one = expand([{"target": "art", "seed": 1, "steps": 7}], DOMAINS)
+    other = expand([{"steps": 7, "seed": 1, "target": "art"}], DOMAINS)
+    assert [r.run_id for r in one] == [r.run_id for r in other]
+
+
+def test_data_sets_are_named_once() -> None:
+    assert data_sets([{"data": ["PACS", "shapes"]}, {}, {"data": "PACS"}]) == ["PACS", "shapes"]
+
+
+@pytest.mark.parametrize(
+    ("block", "said"),
+    [
+        ({"seed": [0, 0]}, "seed = .* twice"),
+        ({"seed": []}, "seed is an empty list"),
+        ({"sede": 1}, "did you mean seed"),
+    ],
+)
+def test_bad_blocks_are_refused(block: dict[str, object], said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        expand([block], DOMAINS)
+
+
+def test_an_experiment_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "table.toml"
+    file.write_text(
+        'title = "T"\n[common]\nseed = [0, 1]\n[[runs]]\ndata = "PACS"\nlr = 3e-5\noptimizer = "sam"\n'
+        '[[runs]]\ndata = "VLCS"\nlr = 1e-6\noptimizer = "sam"\n[small]\nseed = 0\nsteps = 5\n'
+    )
+    found = read(file)
+    assert found.blocks[0] == {"seed": [0, 1], "data": "PACS", "lr": 3e-5, "optimizer": "sam"}
+    small = shrink(found)
+    assert small.blocks == ({"optimizer": "sam", "target": "all", "seed": 0, "steps": 5},)
+    assert {r.data for r in expand(small.blocks, DOMAINS)} == {"shapes"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("runs = 3 =", "not a TOML"), ("a = 1", "unknown entry 'a'"), ("", "no ..runs")]
+)
+def test_a_bad_file_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(text)
+    with pytest.raises(RecipeError, match=said):
+        read(file)
+    with pytest.raises(RecipeError, match="there is no experiment"):
+        read(tmp_path / "none.toml")
+
+
+def test_small_keeps_distinct_blocks() -> None:
+    whole = Experiment("x", ({"optimizer": "adam", "data": "PACS"}, {"optimizer": "sam", "data": "PACS"}))
+    assert [block["optimizer"] for block in shrink(whole).blocks] == ["adam", "sam"]

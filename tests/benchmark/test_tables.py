@@ -1,0 +1,147 @@
+"""Cells, averages, selection and statistics, against numbers worked out by hand."""
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from mecam.benchmark.render import FORMS, render
+from mecam.benchmark.results import read
+from mecam.benchmark.tables import AVERAGE, difference, rank_averages, rows
+from tests.benchmark.folders import write_run
+
+
+def fill(out: Path) -> None:
+    for optimizer, table in {
+        "adam": {("art", 0): 0.5, ("art", 1): 0.7, ("photo", 0): 0.6, ("photo", 1): 0.6},
+        "mecam": {("art", 0): 0.6, ("art", 1): 0.7, ("photo", 0): 0.8, ("photo", 1): 0.7},
+    }.items():
+        for (target, seed), accuracy in table.items():
+            write_run(out, accuracy, optimizer=optimizer, target=target, seed=seed)
+
+
+def test_cells_and_the_average_of_trials(tmp_path: Path) -> None:
+    fill(tmp_path)
+    results, problems = read(tmp_path)
+    assert problems == []
+    adam, mecam = rows(results)
+    assert adam.key.label == "adam"
+    assert adam.cells["art"].mean == pytest.approx(60)
+    assert adam.cells["art"].spread == pytest.approx(10 / math.sqrt(2))  # std with ddof 0 is 10, two trials
+    assert rows(results, spread="std")[0].cells["art"].spread == pytest.approx(10)
+    # inside trials: (50 + 60) / 2 = 55, (70 + 60) / 2 = 65
+    assert (adam.cells[AVERAGE].mean, adam.cells[AVERAGE].spread) == (
+        pytest.approx(60),
+        pytest.approx(5 / math.sqrt(2)),
+    )
+    assert (mecam.cells[AVERAGE].runs, mecam.cells[AVERAGE].missing) == (4, 0)
+
+
+def test_paired_differences_and_ranks(tmp_path: Path) -> None:
+    fill(tmp_path)
+    adam, mecam = rows(read(tmp_path)[0])
+    found = difference(mecam, adam)
+    assert found is not None
+    gaps = [10, 0, 20, 10]  # mean 10, sample standard deviation sqrt(200 / 3), t(0.975, 3) = 3.18245
+    half = 3.182446305284263 * math.sqrt(200 / 3) / 2
+    assert (found.mean, found.pairs) == (pytest.approx(sum(gaps) / 4), 4)
+    assert (found.low, found.high) == (pytest.approx(10 - half), pytest.approx(10 + half))
+    assert rank_averages([adam, mecam]) == {adam.key: 2, mecam.key: 1}
+
+
+def test_missing_runs_are_said(tmp_path: Path) -> None:
+    fill(tmp_path)
+    write_run(tmp_path, None, optimizer="sam", target="art", seed=0)
+    write_run(tmp_path, 0.9, optimizer="sam", target="photo", seed=1)
+    sam = rows(read(tmp_path)[0])[2]
+    assert (sam.cells["art"].mean, sam.cells["art"].runs, sam.cells["art"].missing) == (None, 0, 2)
+    assert (sam.cells["photo"].mean, sam.cells["photo"].spread, sam.cells["photo"].missing) == (
+        pytest.approx(90),
+        None,
+        1,
+    )
+    assert (sam.cells[AVERAGE].mean, sam.cells[AVERAGE].missing) == (None, 3)
+    assert "90.0 (1 missing)" in render(rows(read(tmp_path)[0]), "terminal")
+
+
+def test_variants_have_rows_of_their_own_or_are_selected_by_validation(tmp_path: Path) -> None:
+    for rho, seed, accuracy, validation in (
+        (0.1, 0, 0.4, 0.9),
+        (0.1, 1, 0.4, 0.5),
+        (0.2, 0, 0.9, 0.6),
+        (0.2, 1, 0.8, 0.6),
+    ):
+        settings = {"optimizer_settings": {"rho": rho}}
+        write_run(tmp_path, accuracy, validation=validation, optimizer="sam", seed=seed, **settings)
+    results, _ = read(tmp_path)
+    assert [row.key.variant for row in rows(results)] == ["rho=0.1", "rho=0.2"]
+    shared = rows(results, select="shared")
+    assert [(row.key.variant, row.cells["art"].mean) for row in shared] == [("", pytest.approx(40))]  # 0.7 beats 0.6
+    by_trial = rows(results, select="target")[0]
+    assert by_trial.values == {("art", 0): pytest.approx(40), ("art", 1): pytest.approx(80)}
+
+
+def test_selection_never_reads_the_target(tmp_path: Path) -> None:
+    """The target's own held-out part would choose the other one."""
+    write_run(tmp_path, 0.1, validation=0.8, optimizer="sam", optimizer_settings={"rho": 0.1})  # target out: 0.9
+    write_run(tmp_path, 0.9, validation=0.81, optimizer="sam", optimizer_settings={"rho": 0.2})  # target out: 0.1
+    for select in ("shared", "target"):
+        assert rows(read(tmp_path)[0], select=select)[0].cells["art"].mean == pytest.approx(90)
+
+
+def test_damaged_and_foreign_runs_are_named_and_the_rest_is_tabulated(tmp_path: Path) -> None:
+    fill(tmp_path)
+    torn = write_run(tmp_path, 0.5, optimizer="sam")
+    (torn / "done.json").write_text('{"result": {"target_acc')
+    foreign = write_run(tmp_path, 0.5, optimizer="gam")
+    values = json.loads((foreign / "run.json").read_text())
+    values["recipe"]["telescope"] = 1
+    (foreign / "run.json").write_text(json.dumps(values))
+    empty = write_run(tmp_path, 0.5, optimizer="fad")
+    (empty / "done.json").write_text("{}")
+    results, problems = read(tmp_path)
+    assert len(results) == 8
+    assert [str(folder) in " ".join(problems) for folder in (torn, foreign, empty)] == [True] * 3
+    assert any("another version of mecam (telescope)" in problem for problem in problems)
+
+
+def test_runs_without_a_target_are_no_part_of_a_table(tmp_path: Path) -> None:
+    fill(tmp_path)
+    write_run(tmp_path, None, target=None, optimizer="gsam")
+    assert len(read(tmp_path)[0]) == 8
+
+
+def test_every_format_holds_every_number(tmp_path: Path) -> None:
+    fill(tmp_path)
+    table = rows(read(tmp_path)[0])
+    for form in ("terminal", "markdown", "latex"):
+        text = render(table, form, baseline="adam")
+        assert "60.0" in text
+        assert "+10.0" in text
+    records = json.loads(render(table, "json"))
+    assert {"data", "target", "method", "optimizer", "averaging", "mean", "spread", "runs"} <= set(records[0])
+    lines = list(csv.DictReader(io.StringIO(render(table, "csv"))))
+    assert [line["target"] for line in lines] == ["art", "photo", "average"] * 2
+    assert float(lines[0]["mean"]) == pytest.approx(60)
+    assert "**70.0" in render(table, "markdown")
+    assert r"\textbf{70.0" in render(table, "latex")
+
+
+def test_unknown_words_are_refused(tmp_path: Path) -> None:
+    fill(tmp_path)
+    table = rows(read(tmp_path)[0])
+    with pytest.raises(ValueError, match=f"format 'pdf' is not known; {', '.join(FORMS)}"):
+        render(table, "pdf")
+    with pytest.raises(ValueError, match="no row 'sgd' to compare with; there are adam, mecam"):
+        render(table, "terminal", baseline="sgd")
+
+
+def test_several_data_sets_get_a_table_across(tmp_path: Path) -> None:
+    fill(tmp_path)
+    write_run(tmp_path, 0.3, data="/x/PACS", optimizer="adam")
+    text = render(rows(read(tmp_path)[0]), "terminal")
+    assert "all data sets" in text
+    assert "45.0" in text  # (60 + 30) / 2
