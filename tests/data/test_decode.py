@@ -7,7 +7,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from mecam.data.decode import decode
+from mecam.data import decode as decoding
+from mecam.data.decode import decode, measure, resample
 from mecam.data.domains import DataError
 
 RED, WHITE, BLUE = [255, 0, 0], [255, 255, 255], [0, 0, 255]
@@ -204,6 +205,80 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded(tmp_path: Path) ->
         path = png(tmp_path / "a.png", width, height, depth=8, colour=2, rows=b"")
         with pytest.raises(DataError, match=r"a\.png is refused as a decompression bomb"):
             decode(path, name="a.png")
+
+
+def odd_images(folder: Path) -> dict[str, Path]:
+    """One of each kind that is read in another way, 23 x 37, each on its side in another way."""
+    random = np.random.default_rng(0)
+    rgb = Image.fromarray(random.integers(0, 256, (37, 23, 3), dtype=np.uint8))
+    rgba = Image.fromarray(random.integers(0, 256, (37, 23, 4), dtype=np.uint8))
+    gray16 = Image.fromarray(random.integers(0, 65536, (37, 23), dtype=np.uint16))
+    kinds: dict[str, tuple[Image.Image, dict[str, object]]] = {
+        "rgb.png": (rgb, {}), "palette.png": (rgb.quantize(16), {"transparency": bytes(range(0, 256, 16))}),
+        "alpha.png": (rgba, {}), "gray alpha.png": (rgba.convert("LA"), {}), "16 bits.png": (gray16, {}),
+        "cmyk.jpg": (rgb.convert("CMYK"), {}), "gray.jpg": (rgb.convert("L"), {}),
+        "progressive.jpg": (rgb, {"progressive": True}),
+        "rgb.tif": (rgb, {}), "16 bits.tif": (gray16, {}), "bits.png": (rgb.convert("1"), {}),
+    }  # fmt: skip
+    files = {}
+    for number, (name, (image, options)) in enumerate(kinds.items()):
+        for orientation in {1, 2 + number % 7, 2 + (number + 3) % 7}:
+            exif = Image.Exif()
+            exif[0x0112] = orientation
+            path = folder / f"{orientation} {name}"
+            image.save(path, exif=exif, **options)
+            files[path.name] = path
+    return files
+
+
+def test_strips_change_no_pixel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = odd_images(tmp_path)
+    whole = {name: decode(path, name=name) for name, path in files.items()}
+    for strip in (1, 100, 23 * 36):
+        monkeypatch.setattr(decoding, "STRIP_PIXELS", strip)
+        for name, path in files.items():
+            assert np.array_equal(decode(path, name=name), whole[name]), name
+
+
+@pytest.mark.parametrize("size", [(8, 8), (37, 10), (10, 23), (37, 23), (23, 37), (64, 50)])
+def test_resampled_pictures_are_those_of_the_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(decoding, "STRIP_PIXELS", 100)
+    for name, path in odd_images(tmp_path).items():
+        pixels = decode(path, name=name)
+        expected = Image.fromarray(pixels).resize((size[1], size[0]), Image.Resampling.BILINEAR)
+        with path.open("rb") as file:
+            found = resample(file, name=name, size=size)
+        assert np.array_equal(found.pixels, np.asarray(expected)), name
+        assert (found.height, found.width) == pixels.shape[:2]
+        with monkeypatch.context() as large:
+            large.setattr(decoding, "LARGE_PIXELS", 0)
+            in_strips = resample(path, name=name, size=size).pixels
+        assert np.abs(in_strips.astype(int) - found.pixels).max() <= 1, name
+
+
+def test_measuring_agrees_with_decoding(tmp_path: Path) -> None:
+    for name, path in odd_images(tmp_path).items():
+        assert measure(path, upright_up_to=37) == decode(path, name=name).shape[:2], name
+        assert sorted(measure(path, upright_up_to=36)) == [23, 37]
+
+
+def test_a_picture_too_thin_to_be_resampled_is_refused(tmp_path: Path) -> None:
+    path = png(tmp_path / "a.png", 1, 300_000, depth=8, colour=0, rows=bytes(300_000))
+    assert decode(path, name="a.png").shape == (300_000, 1, 3)
+    with pytest.raises(DataError, match=r"a\.png is too thin: 1 x 300000 cannot be resampled to 320 x 320"):
+        resample(path, name="a.png", size=(320, 320))
+
+
+@pytest.mark.parametrize("content", [b"", b"no image"])
+def test_open_files_are_refused_as_paths_are(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.png").write_bytes(content)
+    with (tmp_path / "a.png").open("rb") as file, pytest.raises(DataError) as opened:
+        resample(file, name="a.png", size=(8, 8))
+    with pytest.raises(DataError) as named:
+        decode(tmp_path / "a.png", name="a.png")
+    assert str(opened.value) == str(named.value)
 
 
 def test_the_limit_can_be_moved(tmp_path: Path) -> None:

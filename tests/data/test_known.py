@@ -87,6 +87,16 @@ def test_totals_where_no_more_is_known(tmp_path: Path) -> None:
     assert found.lines()[-1] == "5 images expected in all, 7 found (2 too many)"
 
 
+def test_files_that_are_no_part_of_the_data_are_named(tmp_path: Path) -> None:
+    found = findings(tmp_path, ANIMALS, *COMPLETE, "readme.md", "drawn/stray.png", "real life/cat/notes.txt")
+    assert not found.complete
+    assert found.lines() == [
+        "'.': not folders, ignored: 'readme.md'",
+        "'drawn': not folders, ignored: 'stray.png'",
+        "'real life/cat': not images, ignored: 'notes.txt'",
+    ]
+
+
 def test_folders_that_sort_otherwise_than_the_protocol_are_told(tmp_path: Path) -> None:
     """VLCS as others ship it: PASCAL, which is VOC2007, would come before SUN and swap two domain indices."""
     files = [

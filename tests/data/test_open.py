@@ -30,13 +30,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the images decoded so far."""
     names: list[str] = []
-    original = packing.decode
+    original = packing.resample
 
-    def decode(source: Any, *, name: str) -> Any:
+    def resample(source: Any, *, name: str, size: tuple[int, int]) -> Any:
         names.append(name)
-        return original(source, name=name)
+        return original(source, name=name, size=size)
 
-    monkeypatch.setattr(packing, "decode", decode)
+    monkeypatch.setattr(packing, "resample", resample)
     return names
 
 

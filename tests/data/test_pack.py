@@ -5,9 +5,12 @@ import itertools
 import json
 import multiprocessing
 import os
+import re
 import resource
+import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,8 +23,10 @@ from PIL import Image
 
 from mecam.data import _writing
 from mecam.data import pack as packing
+from mecam.data._journal import Journal, Shard
 from mecam.data.domains import DataError
 from mecam.data.folder import scan
+from mecam.data.open import open_data
 from mecam.data.pack import Progress, pack, pack_set
 from mecam.data.shapes import shapes
 from mecam.data.store import Store
@@ -41,25 +46,25 @@ def decoded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], lis
     """The names of the images decoded so far, by any process."""
     log = tmp_path / "decoded.log"
     log.touch()
-    original = packing.decode
+    original = packing.resample
 
-    def decode(source: Any, *, name: str) -> Any:
+    def resample(source: Any, *, name: str, size: tuple[int, int]) -> Any:
         with log.open("a") as file:
             file.write(name + "\n")
-        return original(source, name=name)
+        return original(source, name=name, size=size)
 
-    monkeypatch.setattr(packing, "decode", decode)
+    monkeypatch.setattr(packing, "resample", resample)
     return lambda: log.read_text().splitlines()
 
 
 def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    original = packing.decode
+    original = packing.resample
 
-    def decode(*arguments: Any, **options: Any) -> Any:
+    def resample(*arguments: Any, **options: Any) -> Any:
         time.sleep(seconds)
         return original(*arguments, **options)
 
-    monkeypatch.setattr(packing, "decode", decode)
+    monkeypatch.setattr(packing, "resample", resample)
 
 
 def contents(store: Path) -> dict[str, bytes]:
@@ -170,6 +175,58 @@ def test_what_is_in_the_way_is_never_overwritten(tmp_path: Path) -> None:
     assert len(pack(root, tmp_path / "empty")) == 12
 
 
+def test_a_store_may_not_pass_for_a_domain_of_its_data(tmp_path: Path) -> None:
+    root = make_folder(tmp_path / "data")
+    (tmp_path / "link").symlink_to(root)
+    for out in (root, root / "store", root / "art/cat/store", tmp_path / "link" / "store"):
+        with pytest.raises(DataError, match=r"lies in the data.*give a place outside"):
+            pack(root, out)
+    assert len(pack(root, root / ".cache" / "store")) == 12
+    assert_is(pack(root, tmp_path / "store"), root)
+
+
+class TestBadFolders:
+    """What a user may give by mistake: what is wrong, what was expected, what to do."""
+
+    def refusal(self, root: Path, out: Path) -> str:
+        with pytest.raises(DataError) as caught:
+            pack(root, out)
+        assert not out.exists()
+        with pytest.raises(DataError, match=re.escape(str(caught.value))):
+            open_data(root, cache=out.parent / "cache")
+        return str(caught.value)
+
+    def test_an_empty_folder(self, tmp_path: Path) -> None:
+        (tmp_path / "data").mkdir()
+        assert self.refusal(tmp_path / "data", tmp_path / "store") == (
+            f"{tmp_path / 'data'} has no folders in it; expected root/<domain>/<class>/<image>: give the folder that "
+            "holds a folder for each domain"
+        )
+
+    def test_a_single_domain(self, tmp_path: Path) -> None:
+        root = make_folder(tmp_path / "data")
+        shutil.rmtree(root / "photo")
+        said = self.refusal(root, tmp_path / "store")
+        assert "has a single domain, 'art'; at least two are needed" in said
+        assert "expected root/<domain>/<class>/<image>" in said
+
+    def test_a_class_that_a_domain_lacks(self, tmp_path: Path) -> None:
+        root = make_folder(tmp_path / "data")
+        shutil.rmtree(root / "photo/dog")
+        said = self.refusal(root, tmp_path / "store")
+        assert "'photo' has no images of 'dog'. Add the images, or remove the class everywhere" in said
+        store = pack(scan(root, missing_classes="allow"), tmp_path / "store")
+        assert store.labels(1).tolist() == [0, 0, 0]
+
+    def test_links_in_a_circle_are_passed_over(self, tmp_path: Path) -> None:
+        root = make_folder(tmp_path / "data")
+        whole = contents(pack(root, tmp_path / "undisturbed").path)
+        (root / "photo/dog/loop").symlink_to("../..")
+        (root / "art/cat/self.png").symlink_to("self.png")
+        (root / "self").symlink_to("self")
+        assert contents(pack(root, tmp_path / "store").path) == whole
+
+
 class TestUnreadableImages:
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
@@ -186,7 +243,7 @@ class TestUnreadableImages:
         message = str(caught.value)
         assert message.startswith("3 images of data cannot be read")
         assert all(name in message for name in ("art/dog/0001.png", "photo/cat/0002.png", "photo/cat/0001.png"))
-        assert 'on_error="skip"' in message
+        assert 'on_error="skip", which is --skip-unreadable of mecam data pack' in message
         assert not (tmp_path / "store").exists()
 
     @pytest.mark.parametrize("mode", ["decoded", "encoded"])
@@ -387,6 +444,49 @@ class TestFullDisk:
             pack(root, disk / "store")
         assert not decoded()
 
+    def test_a_disk_that_fills_up_keeps_what_is_complete(
+        self, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoded: Callable[[], list[str]]
+    ) -> None:
+        root = make_folder(tmp_path / "data", each=3, size=(32, 32))  # 12 images of 3 KiB, two a shard
+        monkeypatch.setattr(_writing, "SHARD_BYTES", 8192)
+        whole = contents(pack(root, tmp_path / "undisturbed", workers=2).path)
+        before, original, calls = len(decoded()), packing.resample, itertools.count(1)
+
+        def resample(source: Any, **options: Any) -> Any:
+            found = original(source, **options)
+            if next(calls) == 9:
+                fill(disk / "filler")
+            return found
+
+        with monkeypatch.context() as filling:
+            filling.setattr(packing, "resample", resample)
+            with pytest.raises(DataError, match=r"No space left on device.* What is packed so far is kept: make room"):
+                pack(root, disk / "store", workers=2)
+        assert not (disk / "store").exists()
+        written = (disk / ".store.packing" / "store" / "data.bin").read_bytes()
+        shards = range(0, len(written), 2 * 3072)
+        complete = sum(written[start:][: 2 * 3072] == whole["data.bin"][start:][: 2 * 3072] for start in shards)
+        assert complete >= 3, "9 images were decoded, and each thread has one shard of two in hand"
+        (disk / "filler").unlink()
+        before = len(decoded())
+        pack(root, disk / "store", workers=2)
+        assert len(decoded()) - before == 12 - 2 * complete > 0
+        assert contents(disk / "store") == whole
+
+    def test_a_journal_without_room_loses_no_line_but_the_one_it_refused(self, disk: Path) -> None:
+        with Journal(disk / "work", "data") as journal:
+            fill(disk / "filler")
+            with pytest.raises(DataError, match=r"journal\.jsonl: No space left on device"):
+                add_to(journal, 100)
+            refused = len(journal.shards)
+            assert 0 < refused < 100
+            (disk / "filler").unlink()
+            journal.add(Shard(1000, "1" * 32, "", {}))
+            expected = journal.shards
+        with Journal(disk / "work", "data") as again:
+            assert again.shards == expected
+            assert list(expected) == [*range(refused), 1000]
+
     def test_a_limit_on_the_size_of_files_is_told(self, tmp_path: Path) -> None:
         root = make_folder(tmp_path / "data")
         said = fork.SimpleQueue()
@@ -404,6 +504,11 @@ class TestFullDisk:
         assert "data.bin: File too large" in said.get()
         assert not (tmp_path / "store").exists()
         assert_is(pack(root, tmp_path / "store"), root)
+
+
+def add_to(journal: Journal, shards: int) -> None:
+    for number in range(shards):
+        journal.add(Shard(number, "0" * 32, "0" * 64, {}))
 
 
 def fill(path: Path) -> None:
@@ -433,22 +538,44 @@ def test_large_images_are_not_decoded_at_the_same_time(tmp_path: Path, monkeypat
     root = make_folder(tmp_path / "data", each=5, size=(12, 16))
     save(root / "art/cat/0001.png", np.zeros((100, 100, 3), dtype=np.uint8))
     monkeypatch.setattr(packing, "PIXELS_AT_ONCE", 2 * 12 * 16)
-    original, lock, now, most = packing.decode, threading.Lock(), [], []
+    original, lock, now, most = packing.resample, threading.Lock(), [], []
 
-    def decode(source: bytes, *, name: str) -> Any:
+    def resample(source: Any, *, name: str, size: tuple[int, int]) -> Any:
         with lock:
             now.append(name)
             most.append(list(now))
         time.sleep(0.002)
-        pixels = original(source, name=name)
+        found = original(source, name=name, size=size)
         with lock:
             now.remove(name)
-        return pixels
+        return found
 
-    monkeypatch.setattr(packing, "decode", decode)
+    monkeypatch.setattr(packing, "resample", resample)
     pack(root, tmp_path / "store", workers=8, side=32)
     assert max(map(len, most)) == 2
     assert all(names == ["art/cat/0001.png"] for names in most if "art/cat/0001.png" in names)
+
+
+PACK_AND_TELL = """
+import resource, sys
+from mecam.data.pack import pack
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+pack(sys.argv[1], sys.argv[2], workers=2)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
+"""
+
+
+def test_large_images_take_no_more_than_one_copy_in_all_threads_together(tmp_path: Path) -> None:
+    """4 bytes a pixel, and something for strips; on their side and transparent, which once took 18 bytes."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    for domain in ("art", "photo"):
+        (tmp_path / "data" / domain / "cat").mkdir(parents=True)
+    Image.new("RGB", (6000, 3000)).save(tmp_path / "data/art/cat/1.jpg", exif=exif)
+    Image.new("RGBA", (6000, 3000)).save(tmp_path / "data/photo/cat/1.png", compress_level=1, exif=exif)
+    command = [sys.executable, "-c", PACK_AND_TELL, str(tmp_path / "data"), str(tmp_path / "store")]
+    grown = int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert grown < 7 * 6000 * 3000
 
 
 def test_a_file_that_changes_meanwhile_is_told(tmp_path: Path) -> None:
@@ -469,3 +596,7 @@ def test_impossible_options_are_refused(tmp_path: Path) -> None:
         pack(tmp_path, tmp_path / "store", mode="zip")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"on_error must be"):
         pack(tmp_path, tmp_path / "store", on_error="ignore")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"side must be at least 1 pixel, got 0"):
+        pack(tmp_path, tmp_path / "store", side=0)
+    with pytest.raises(ValueError, match=r"workers must be at least 1, got 0"):
+        pack(tmp_path, tmp_path / "store", workers=0)

@@ -26,7 +26,7 @@ class Outcome:
     stopped: list[str] = field(default_factory=list)
 
 
-def plan(blocks: Sequence[Mapping[str, Any]]) -> list[Recipe]:
+def runs_of(blocks: Sequence[Mapping[str, Any]]) -> list[Recipe]:
     """The runs of these blocks. Opens their data sets, which packs them on first use: before any run needs them."""
     return expand(blocks, {name: open_data(name).domains for name in data_sets(blocks)})
 

@@ -49,13 +49,14 @@ def read(path: Path) -> Experiment:
 
 
 def shrink(experiment: Experiment) -> Experiment:
-    """Its small version: the embedded set, with what [small] says; entries that PACS and the like need are dropped."""
+    """Its small version: the blocks of its first data set, on the embedded one, with what [small] says."""
     kept = ("method", "optimizer", "base", "averaging", "virtual", *SETTINGS)
-    blocks: list[Mapping[str, Any]] = []
-    for block in experiment.blocks:
-        small = {**{name: value for name, value in block.items() if name in kept}, "target": ALL, **experiment.small}
-        if small not in blocks:  # blocks for several data sets become one
-            blocks.append(small)
+    first = experiment.blocks[0].get("data")
+    blocks = [
+        {**{name: value for name, value in block.items() if name in kept}, "target": ALL, **experiment.small}
+        for block in experiment.blocks
+        if block.get("data") == first
+    ]
     return Experiment(experiment.title, tuple(blocks), experiment.about)
 
 
@@ -70,6 +71,18 @@ def expand(blocks: Sequence[Mapping[str, Any]], domains: Mapping[str, Sequence[s
                 recipe = make(_without_none({**values, "target": target}))
                 recipes.setdefault(recipe.run_id, recipe)
     return list(recipes.values())
+
+
+def override(blocks: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The blocks with these entries in place of their own; tables of settings are merged."""
+    found = []
+    for block in blocks:
+        merged = {**block, **values}
+        for name in SETTINGS:
+            if name in block and name in values:
+                merged[name] = {**block[name], **values[name]}
+        found.append(merged)
+    return found
 
 
 def data_sets(blocks: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -63,7 +63,7 @@ class Board:
 
     def headline(self) -> str:
         failed = f", {self.failed} failed" if self.failed else ""
-        return f"{self.finished} of {self.total} runs done{failed}, {_clock(self.seconds_left())} left"
+        return f"{self.finished} of {self.total} runs done{failed}, {clock(self.seconds_left())} left"
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def _table(board: Board) -> Table:
     now = time.monotonic()
     for run in board.active.values():
         event = run.event
-        left = _clock(run.seconds_left(now))
+        left = clock(run.seconds_left(now))
         table.add_row(
             event.run_id, f"{event.step}/{event.steps}", _percent(event.accuracy), _percent(event.target), left
         )
@@ -129,7 +129,8 @@ def _percent(value: float | None) -> str:
     return "" if value is None else f"{value:.1f} %"
 
 
-def _clock(seconds: float | None) -> str:
+def clock(seconds: float | None) -> str:
+    """Hours, minutes and seconds."""
     if seconds is None:
         return "?"
     minutes, rest = divmod(round(seconds), 60)

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -38,25 +39,27 @@ class Journal:
     def __init__(self, work: Path, start: str) -> None:
         self.path = work / "journal.jsonl"
         self.shards: dict[int, Shard] = {}
+        self._lock = threading.Lock()
         first = start.encode() + b"\n"
-        length = self._read(first)
+        self._length = self._read(first)
         with writing(self.path):
-            if not length and work.exists():
+            if not self._length and work.exists():
                 shutil.rmtree(work)
             work.mkdir(exist_ok=True)
             self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
-            os.ftruncate(self._descriptor, length)
-            os.lseek(self._descriptor, length, os.SEEK_SET)
-            if not length:
+            os.ftruncate(self._descriptor, self._length)
+            if not self._length:
                 self._append(first)
         except BaseException:
             os.close(self._descriptor)
             raise
 
     def add(self, shard: Shard) -> None:
-        self._append(json.dumps(asdict(shard)).encode() + b"\n")
-        self.shards[shard.number] = shard
+        """From any thread, as soon as the shard is complete: another's failure must not cost it."""
+        with self._lock:
+            self._append(json.dumps(asdict(shard)).encode() + b"\n")
+            self.shards[shard.number] = shard
 
     def __enter__(self) -> Journal:
         return self
@@ -65,9 +68,12 @@ class Journal:
         os.close(self._descriptor)
 
     def _append(self, line: bytes) -> None:
-        with writing(self.path):
-            while line:
-                line = line[os.write(self._descriptor, line) :]
+        try:
+            write_at(self._descriptor, line, self._length, self.path)
+        except DataError:
+            os.ftruncate(self._descriptor, self._length)  # half a line would hide those that other threads add after it
+            raise
+        self._length += len(line)
 
     def _read(self, first: bytes) -> int:
         """Take over the lines that are whole; returns their length."""

@@ -136,18 +136,14 @@ def _fill(plan: Plan, path: Path, journal: Journal, threads: int, report: Report
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         _reserve(descriptor, path, int(offsets[-1]))
-        filling = _Filling(plan, path, descriptor, offsets, [0] * len(shards), [0] * len(shards))
+        filling = _Filling(plan, path, descriptor, journal, offsets, [0] * len(shards), [0] * len(shards))
         with ThreadPoolExecutor(threads) as executor:
-            pending = {
-                executor.submit(filling.shard, number, images, journal.shards.get(number))
-                for number, images in enumerate(shards)
-            }
+            pending = {executor.submit(filling.shard, number, images) for number, images in enumerate(shards)}
             try:
                 while pending:
                     done, pending = wait(pending, timeout=SECONDS_BETWEEN_REPORTS, return_when=FIRST_COMPLETED)
-                    for shard in (future.result() for future in done):
-                        if journal.shards.get(shard.number) is not shard:
-                            journal.add(shard)
+                    for future in done:
+                        future.result()
                     report(Progress("packing", sum(filling.done), len(plan), sum(filling.unreadable)))
             except BaseException:
                 filling.stop.set()
@@ -175,16 +171,18 @@ class _Filling:
     plan: Plan
     path: Path
     descriptor: int
+    journal: Journal
     offsets: NDArray[np.int64]
     done: list[int]
     unreadable: list[int]
     stop: threading.Event = field(default_factory=threading.Event)
 
-    def shard(self, number: int, images: range, known: Shard | None) -> Shard:
+    def shard(self, number: int, images: range) -> None:
         start, end = int(self.offsets[images.start]), int(self.offsets[images.stop])
+        known = self.journal.shards.get(number)
         if known and known.digest == digest_of(read_blocks(self.path, start, end - start)):
             self.done[number], self.unreadable[number] = len(images), len(known.reasons)
-            return known
+            return
         digest, reasons = hashlib.blake2b(digest_size=16), {}
         pictures = np.zeros(len(images), dtype=PICTURE)
         for place, image in enumerate(images):
@@ -202,7 +200,7 @@ class _Filling:
             write_at(self.descriptor, content, int(self.offsets[image]), self.path)
             digest.update(content)
             self.done[number] += 1
-        return Shard(number, digest.hexdigest(), pictures.tobytes().hex(), reasons)
+        self.journal.add(Shard(number, digest.hexdigest(), pictures.tobytes().hex(), reasons))
 
 
 def _finish(plan: Plan, folder: Path, shards: dict[int, Shard], on_error: OnError) -> None:
@@ -275,7 +273,8 @@ def _unreadable(name: str, images: Sequence[Skipped]) -> DataError:
     more = f"\n  and {len(images) - SHOWN} more" if len(images) > SHOWN else ""
     many = "1 image" if len(images) == 1 else f"{len(images)} images"
     return DataError(
-        f'{many} of {name} cannot be read; replace or remove them, or leave them out with on_error="skip":{shown}{more}'
+        f'{many} of {name} cannot be read; replace or remove them, or leave them out with on_error="skip", which is '
+        f"--skip-unreadable of mecam data pack:{shown}{more}"
     )
 
 

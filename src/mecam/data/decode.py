@@ -1,43 +1,139 @@
-"""An image file to RGB pixels, whatever mode it was saved in."""
+"""An image file to RGB pixels, whatever mode it was saved in.
+
+Pillow takes 4 bytes a pixel at most for JPEG and PNG; 7 to 12 for JPEG that is progressive, and 16 for WebP. Beside it
+only the result is in memory, and a strip at a time of what is between the two.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from mecam.data.domains import DataError
 
 MAX_PIXELS = 89_478_485  # Pillow's threshold, where it only warns: a quarter of a gigabyte of RGB
+LARGE_PIXELS = 16 << 20  # above it no second copy is made for resampling
+STRIP_PIXELS = 1 << 20
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "PPM", "TIFF", "GIF")  # EPS and its like would run programs
+UPRIGHT = {  # what EXIF's values ask for, from 2 on
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+ON_ITS_SIDE, FROM_THE_END = (5, 6, 7, 8), (3, 4, 7, 8)  # rows are columns of the file; the first row is its last
+
+Source = Path | bytes | IO[bytes]
 
 
-def decode(source: Path | bytes, *, name: str, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
+@dataclass(frozen=True)
+class Resampled:
+    """A picture of the size asked for, and the size it had."""
+
+    pixels: NDArray[np.uint8]  # (height, width, 3)
+    width: int
+    height: int
+
+
+def decode(source: Source, *, name: str, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
     """uint8 (height, width, 3) of the file, or of its bytes; `name` is what an error calls it.
 
     The picture a viewer shows: EXIF orientation applied, transparent pixels on white, the first frame of an animation,
     16 bits scaled to 8. More than `max_pixels` is refused before a pixel is decoded; beyond 178,956,970 Pillow refuses
     by itself unless PIL.Image.MAX_IMAGE_PIXELS is raised too.
     """
-    if isinstance(source, bytes) and not source:
-        raise DataError(f"{name} is empty (0 bytes); fetch the file again or remove it")
+    with _opened(source, name, max_pixels) as image:
+        upright = _Upright.of(image)
+        pixels = np.empty((upright.height, upright.width, 3), dtype=np.uint8)
+        for top, strip in upright.strips():
+            pixels[top : top + strip.height] = np.asarray(_rgb(strip, name))
+        return pixels
+
+
+def resample(source: Source, *, name: str, size: tuple[int, int], max_pixels: int = MAX_PIXELS) -> Resampled:
+    """What `decode` gives, in this height and width: as it is, or by Pillow's bilinear filter, which is antialiased.
+
+    The filter goes along rows and columns, with 8 bits in between, and Pillow chooses which comes first. A large image
+    that is not plain RGB, upright, goes along the rows first, in strips, and may differ from the whole by one level.
+    """
+    height, width = size
+    with _opened(source, name, max_pixels) as image:
+        if max(image.size) * max(size) > max_pixels // 4:  # of what lies between rows and columns
+            raise DataError(
+                f"{name} is too thin: {image.width} x {image.height} cannot be resampled to {width} x {height} in "
+                "reasonable memory; crop the image or remove the file"
+            )
+        upright = _Upright.of(image)
+        if upright.is_plain:
+            rgb = image
+        elif image.width * image.height <= LARGE_PIXELS:
+            rgb = _assembled(upright, upright.width, name)
+        else:
+            rgb = _assembled(upright, width, name)
+        resized = rgb.resize((width, height), Image.Resampling.BILINEAR)
+        return Resampled(np.asarray(resized), upright.width, upright.height)
+
+
+def measure(source: Source, *, upright_up_to: int) -> tuple[int, int]:
+    """Height and width, from the file's first bytes; upright where no side is longer than `upright_up_to`.
+
+    A PNG may tell only at its end which way up it is, and a large one would be decoded for it.
+    """
+    with _read_header(source) as image:
+        width, height = image.size
+        if max(image.size) > upright_up_to or image.format == "TIFF":  # Pillow itself turns TIFF
+            return height, width
+        return (width, height) if _orientation(image) in ON_ITS_SIDE else (height, width)
+
+
+@contextmanager
+def _opened(source: Source, name: str, max_pixels: int) -> Iterator[Image.Image]:
+    """The image, and whatever fails in reading it as an error that names it."""
     try:
-        with Image.open(BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
+        with ExitStack() as files:
+            # opened here, as Pillow maps files that it opens itself, and then turns some TIFF wrongly
+            file = files.enter_context(source.open("rb")) if isinstance(source, Path) else source
+            image = files.enter_context(_read_header(file))
             _check_size(image, name, max_pixels)
-            return np.array(_rgb(ImageOps.exif_transpose(image), name))
+            yield image
     except DataError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DataError(f"{name} is refused as a decompression bomb: {error}") from error
-    except Exception as error:  # decoders raise struct.error, SyntaxError, EOFError, ... on damaged files
-        if not isinstance(source, bytes) and source.is_file() and source.stat().st_size == 0:
+    except UnidentifiedImageError as error:
+        if _is_empty(source):
             raise DataError(f"{name} is empty (0 bytes); fetch the file again or remove it") from error
+        raise DataError(
+            f"{name} cannot be read as an image: it is none of {', '.join(FORMATS)}, or its first bytes are damaged; "
+            "fetch the file again or remove it"
+        ) from error
+    except Exception as error:  # decoders raise struct.error, SyntaxError, EOFError, ... on damaged files
         raise DataError(
             f"{name} cannot be read as an image ({type(error).__name__}: {error}); fetch the file again or remove it"
         ) from error
+
+
+def _read_header(source: Source) -> Image.Image:
+    return Image.open(BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
+
+
+def _is_empty(source: Source) -> bool:
+    if isinstance(source, bytes):
+        return not source
+    if isinstance(source, Path):
+        return source.stat().st_size == 0
+    return source.seek(0, 2) == 0
 
 
 def _check_size(image: Image.Image, name: str, max_pixels: int) -> None:
@@ -49,6 +145,56 @@ def _check_size(image: Image.Image, name: str, max_pixels: int) -> None:
             f"{name} is refused as a decompression bomb: {width} x {height} is more than {max_pixels:,} pixels; "
             "shrink the image, or raise max_pixels if you trust the file"
         )
+
+
+@dataclass(frozen=True)
+class _Upright:
+    """A picture as a viewer turns it."""
+
+    image: Image.Image
+    orientation: int
+
+    @classmethod
+    def of(cls, image: Image.Image) -> _Upright:
+        image.load()
+        return cls(image, _orientation(image))
+
+    @property
+    def is_plain(self) -> bool:
+        return self.image.mode == "RGB" and self.orientation == 1 and not self.image.has_transparency_data
+
+    @property
+    def width(self) -> int:
+        return self.image.height if self.orientation in ON_ITS_SIDE else self.image.width
+
+    @property
+    def height(self) -> int:
+        return self.image.width if self.orientation in ON_ITS_SIDE else self.image.height
+
+    def strips(self) -> Iterator[tuple[int, Image.Image]]:
+        """Neighbouring rows, and the place of the first."""
+        rows = max(1, STRIP_PIXELS // self.width)
+        for top in range(0, self.height, rows):
+            bottom = min(top + rows, self.height)
+            start, end = (top, bottom)
+            if self.orientation in FROM_THE_END:
+                start, end = self.height - bottom, self.height - top
+            lies = self.orientation in ON_ITS_SIDE
+            strip = self.image.crop((start, 0, end, self.width) if lies else (0, start, self.width, end))
+            yield top, strip.transpose(UPRIGHT[self.orientation]) if self.orientation in UPRIGHT else strip
+
+
+def _orientation(image: Image.Image) -> int:
+    value = image.getexif().get(ExifTags.Base.Orientation)
+    return value if value in UPRIGHT else 1
+
+
+def _assembled(upright: _Upright, width: int, name: str) -> Image.Image:
+    """RGB of all the rows, resampled to this width."""
+    rgb = Image.new("RGB", (width, upright.height))
+    for top, strip in upright.strips():
+        rgb.paste(_rgb(strip, name).resize((width, strip.height), Image.Resampling.BILINEAR), (0, top))
+    return rgb
 
 
 def _rgb(image: Image.Image, name: str) -> Image.Image:

@@ -85,7 +85,7 @@ def _check(
     notes: list[str],
 ) -> None:
     if not found:
-        raise DataError(f"{root} has no folders in it; {LAYOUT}")
+        raise DataError(f"{root} has no folders in it; {LAYOUT}: give the folder that holds a folder for each domain")
     if not classes:
         passed = "".join(f"; {note}" for note in notes[:3])
         types = ", ".join(sorted(IMAGE_SUFFIXES))
@@ -104,8 +104,8 @@ def _check(
     ]
     if lacking and missing == "error":
         raise DataError(
-            f"the domains of {root} differ in their classes: {'; '.join(lacking)}. Add the images, remove the class "
-            'everywhere, or allow it with missing_classes="allow"'
+            f"the domains of {root} differ in their classes: {'; '.join(lacking)}. Add the images, or remove the "
+            'class everywhere; in Python, scan(root, missing_classes="allow") lets it pass'
         )
 
 
@@ -152,7 +152,7 @@ class _Walk:
     def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
         try:
             with os.scandir(folder) as entries:
-                visible = [entry for entry in entries if not _hidden(entry.name)]
+                visible = [entry for entry in entries if not hidden(entry.name)]
         except OSError as error:
             raise DataError(f"the folder {folder} cannot be read: {error.strerror}; check its permissions") from error
         return sorted(visible, key=lambda entry: entry.name)
@@ -161,7 +161,7 @@ class _Walk:
         """Whether the folder is new: a link that leads back into the root is visited where it really lies."""
         if entry.is_symlink():
             root, target = Path(os.path.realpath(self.root)), Path(os.path.realpath(entry.path))
-            inside = target.is_relative_to(root) and not any(map(_hidden, target.relative_to(root).parts))
+            inside = target.is_relative_to(root) and not any(map(hidden, target.relative_to(root).parts))
             if inside or root.is_relative_to(target):
                 self.notes.append(f"{self._shown(entry.path)!r} is a link back into the data and is ignored")
                 return False
@@ -177,7 +177,7 @@ class _Walk:
         return os.path.relpath(path, self.root)
 
 
-def _hidden(name: str) -> bool:
+def hidden(name: str) -> bool:
     return name.startswith(".") or name == "__MACOSX"
 
 

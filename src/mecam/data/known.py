@@ -52,6 +52,7 @@ class Findings:
     lacking: tuple[tuple[str, str], ...] = ()  # domain folder, class it has no images of
     counts: tuple[Count, ...] = ()
     order: tuple[str, ...] | None = None  # the domains as the folders sort, where that is not the protocol's order
+    ignored: tuple[str, ...] = ()  # files and links that are no part of the data, in the scan's words
 
     @property
     def complete(self) -> bool:
@@ -76,7 +77,7 @@ class Findings:
                 f"the domain folders sort as {', '.join(self.order)}, which is not the protocol's order: the splits "
                 "depend on it, so rename the folders to the protocol's names"
             )
-        return found
+        return [*found, *self.ignored]
 
 
 PACS = Known(
@@ -159,6 +160,7 @@ def check(scan: Scan, known: Known) -> Findings:
         lacking=tuple(pair for pair in _lacking(scan) if pair[0] in holds and pair[1] not in extra_classes),
         counts=_counts(scan, known, holds),
         order=None if present == tuple(sorted(present, key=known.domains.index)) else present,
+        ignored=scan.notes,
     )
 
 

@@ -14,19 +14,17 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from mecam.data._writing import OnError, Picture, Plan, Progress, Report, Unreadable, write
-from mecam.data.decode import FORMATS, decode
+from mecam.data.decode import Resampled, measure, resample
 from mecam.data.domains import DataError, DomainSet
-from mecam.data.folder import Scan, scan
-from mecam.data.store import Mode, Store, available_cores, fit
+from mecam.data.folder import Scan, hidden, scan
+from mecam.data.store import Mode, Store, available_cores
 
 __all__ = ["PIXEL_LIMIT", "SIDE", "OnError", "Progress", "Report", "listing_digest", "pack", "pack_set"]
 
@@ -34,7 +32,6 @@ SIDE = 320  # pixels of a side where images differ in size or are larger
 PIXEL_LIMIT = 8 << 30  # bytes of pixels above which "auto" stores the files' own bytes
 PIXELS_AT_ONCE = 16 << 20  # of the images that are being decoded; a larger one is decoded alone
 MEASURED_AT_ONCE = 512
-ORIENTATION, ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)  # the EXIF tag, and its values that swap width and height
 
 
 def pack(
@@ -66,9 +63,14 @@ def pack(
         raise ValueError(f'mode must be "auto", "decoded" or "encoded", got {mode!r}')
     if on_error not in ("refuse", "skip"):
         raise ValueError(f'on_error must be "refuse" or "skip", got {on_error!r}')
+    if side < 1:
+        raise ValueError(f"side must be at least 1 pixel, got {side}")
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers must be at least 1, got {workers}")
     report = progress or _silent
     threads = available_cores() if workers is None else workers
     found = source if isinstance(source, Scan) else scan(Path(source))
+    _refuse_inside(Path(out), found.root)
     listing = _Listing.of(found)
     names = [file for files in found.files for file in files]
     size = _common_size(found.root, names, side, threads, report) or (side, side)
@@ -87,7 +89,7 @@ def pack(
         size=size,
         lengths=np.full(len(names), pixels) if mode == "decoded" else listing.sizes.clip(min=0),
         source=f"{listing.digest} {mode} {size[0]}x{size[1]} {name}",
-        read=_Reader(found.root, names, listing.sizes, size, mode).read,
+        read=_Reader(found.root, names, listing, size, mode).read,
     )
     return write(plan, Path(out), on_error=on_error, threads=threads, report=report)
 
@@ -127,49 +129,70 @@ def listing_digest(found: Scan) -> str:
     return _Listing.of(found).digest
 
 
+def _refuse_inside(out: Path, root: Path) -> None:
+    place, data = Path(os.path.realpath(out)), Path(os.path.realpath(root))
+    if place == data or (data in place.parents and not any(map(hidden, place.relative_to(data).parts))):
+        raise DataError(f"{out} lies in the data, where a store would pass for a domain; give a place outside {root}")
+
+
 @dataclass(frozen=True)
 class _Listing:
     digest: str
     sizes: NDArray[np.int64]  # of the files in bytes; -1: unknown
+    times: NDArray[np.int64]  # of their last change
 
     @classmethod
     def of(cls, found: Scan) -> _Listing:
-        digest, sizes = hashlib.blake2b(repr((found.domains, found.classes)).encode(), digest_size=16), []
+        digest = hashlib.blake2b(repr((found.domains, found.classes)).encode(), digest_size=16)
+        states = []
         for file in (file for files in found.files for file in files):
             size, changed = -1, 0
             with contextlib.suppress(OSError):  # reading the file will tell what is wrong with it
                 status = os.stat(found.root / file)
                 size, changed = status.st_size, status.st_mtime_ns
-            sizes.append(size)
+            states.append((size, changed))
             digest.update(f"{file}\0{size}\0{changed}\n".encode("utf-8", "surrogateescape"))
-        return cls(digest.hexdigest(), np.array(sizes, dtype=np.int64))
+        sizes, times = np.array(states, dtype=np.int64).reshape(-1, 2).T
+        return cls(digest.hexdigest(), sizes, times)
 
 
 class _Reader:
     """Files to pictures; for all threads, so that large images do not come at the same time."""
 
-    def __init__(
-        self, root: Path, names: Sequence[str], sizes: NDArray[np.int64], size: tuple[int, int], mode: Mode
-    ) -> None:
-        self._root, self._names, self._sizes, self._size, self._mode = root, names, sizes, size, mode
+    def __init__(self, root: Path, names: Sequence[str], listing: _Listing, size: tuple[int, int], mode: Mode) -> None:
+        self._root, self._names, self._listing, self._size, self._mode = root, names, listing, size, mode
         self._room = _Room(PIXELS_AT_ONCE)
 
     def read(self, image: int) -> Picture:
         name = self._names[image]
         try:
-            file = (self._root / name).read_bytes()
+            with (self._root / name).open("rb") as file:
+                self._refuse_changed(image, file)
+                found = self._resample(image, file)
+                file.seek(0)  # read a second time: its bytes beside its pixels would be too much
+                digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).digest()
+                content = found.pixels.transpose(2, 0, 1).tobytes()
+                if self._mode == "encoded":
+                    file.seek(0)
+                    content = file.read()
+                self._refuse_changed(image, file)
         except OSError as error:
             raise Unreadable(f"{name} cannot be read: {error.strerror}") from error
-        if len(file) != self._sizes[image]:
-            raise DataError(f"{self._root / name} changed while it was packed; pack again when nothing changes it")
+        return Picture(content, found.width, found.height, digest)
+
+    def _resample(self, image: int, file: IO[bytes]) -> Resampled:
         try:
             with self._room.taken(_pixels(file)):
-                pixels = decode(file, name=name)
-                height, width = pixels.shape[:2]
-                content = fit(pixels, self._size).transpose(2, 0, 1).tobytes() if self._mode == "decoded" else file
+                return resample(file, name=self._names[image], size=self._size)
         except DataError as error:
+            self._refuse_changed(image, file)
             raise Unreadable(str(error)) from error
-        return Picture(content, width, height, hashlib.blake2b(file, digest_size=8).digest())
+
+    def _refuse_changed(self, image: int, file: IO[bytes]) -> None:
+        status = os.fstat(file.fileno())
+        if (status.st_size, status.st_mtime_ns) != (self._listing.sizes[image], self._listing.times[image]):
+            path = self._root / self._names[image]
+            raise DataError(f"{path} changed while it was packed; pack again when nothing changes it")
 
 
 class _Room:
@@ -199,27 +222,25 @@ def _common_size(root: Path, names: Sequence[str], side: int, threads: int, repo
     with ThreadPoolExecutor(threads) as executor:
         for start in range(0, len(names), MEASURED_AT_ONCE):
             report(Progress("measuring", start, len(names)))
-            measured = executor.map(_measure, (root / name for name in names[start : start + MEASURED_AT_ONCE]))
+            measured = executor.map(lambda name: _measure(root / name, side), names[start : start + MEASURED_AT_ONCE])
             common.update(size for size in measured if size is not None)
             if len(common) > 1 or any(max(size) > side for size in common):
                 return None
     return next(iter(common), None)
 
 
-def _measure(path: Path) -> tuple[int, int] | None:
-    """Height and width as decoding will find them, from the file's first bytes; None: it will fail."""
+def _measure(path: Path, side: int) -> tuple[int, int] | None:
+    """Height and width as decoding will find them, which way up only where it matters; None: it will fail."""
     try:
-        with Image.open(path, formats=FORMATS) as image:
-            width, height = image.size
-            return (width, height) if image.getexif().get(ORIENTATION) in ON_ITS_SIDE else (height, width)
+        return measure(path, upright_up_to=side)
     except Exception:  # decoders raise anything on damaged files
         return None
 
 
-def _pixels(file: bytes) -> int:
+def _pixels(file: IO[bytes]) -> int:
     try:
-        with Image.open(BytesIO(file), formats=FORMATS) as image:
-            return image.width * image.height
+        height, width = measure(file, upright_up_to=0)
+        return height * width
     except Exception:
         return 0
 

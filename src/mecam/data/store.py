@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from mecam.data.decode import decode
+from mecam.data.decode import resample
 from mecam.data.domains import DataError
 
 FORMAT, VERSION = "mecam store", 1
@@ -157,8 +157,8 @@ class Store:
     def _decode(self, domain: int, index: int, entry: np.void) -> NDArray[np.uint8]:
         start = int(entry["offset"])
         name = f"{self.sample_name(domain, index)} in {self.path / DATA}"
-        pixels = decode(self._data[start : start + int(entry["bytes"])].tobytes(), name=name)
-        return fit(pixels, self.size).transpose(2, 0, 1)
+        file = self._data[start : start + int(entry["bytes"])].tobytes()
+        return resample(file, name=name, size=self.size).pixels.transpose(2, 0, 1)
 
     def _images_between(self, start: int, end: int) -> str:
         inside = np.flatnonzero((self._index["offset"] < end) & (self._index["offset"] + self._index["bytes"] > start))

@@ -27,7 +27,7 @@ def build(name: str, *, pretrained: bool) -> Backbone:
     try:
         model = timm.create_model(name, pretrained=pretrained, num_classes=0)
     except Exception as error:
-        raise RuntimeError(
+        raise ValueError(
             f"timm could not create {name!r}{' with its pretrained weights' if pretrained else ''} "
             f"({type(error).__name__}: {error})"
             + ("; without a network, give the checkpoint as a file: weights=..." if pretrained else "")

@@ -1,6 +1,8 @@
 """Using a trained model: predictions for images, and exports for other programs."""
 
 from mecam.serving.export import ExportError, export
-from mecam.serving.model import TrainedModel, find_run, load_model
+from mecam.serving.images import find_images
+from mecam.serving.model import Prediction, TrainedModel, find_run, load_model
+from mecam.serving.tables import writer
 
-__all__ = ["ExportError", "TrainedModel", "export", "find_run", "load_model"]
+__all__ = ["ExportError", "Prediction", "TrainedModel", "export", "find_images", "find_run", "load_model", "writer"]

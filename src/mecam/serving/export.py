@@ -2,69 +2,112 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load, save
+from torch import Tensor, nn
 
-from mecam.runs import write_atomic
+from mecam.runs import RunError, write_atomic
+from mecam.runs.atomic import make_folder
 from mecam.serving.model import TrainedModel
 
 TOLERANCE = 1e-4  # between the exported model's logits and ours, relative to their size
+CHECKED_BATCHES = (2, 3, 1)  # images; the first is what the exporter sees
+ALONE = (1,)  # of a model that must see one image at a time
 
 
-class ExportError(RuntimeError):
+class ExportError(RunError):
     """An export that could not be made or does not do what the model does."""
 
 
 def export(model: TrainedModel, out: Path, *, form: str = "onnx") -> Path:
-    """Write the model as `out`/model.onnx or model.safetensors, and preprocessing.json beside it."""
-    if form not in ("onnx", "safetensors"):
-        raise ExportError(f"format {form!r} is not known; onnx and safetensors are")
-    out.mkdir(parents=True, exist_ok=True)
-    file = _onnx(model, out) if form == "onnx" else _safetensors(model, out)
-    facts: dict[str, Any] = {"classes": list(model.classes), "output": "logits (batch, classes)"}
-    facts["preprocessing"] = model.preprocessing.describe()
-    write_atomic(out / "preprocessing.json", (json.dumps(facts, indent=2) + "\n").encode())
+    """Write the model as `out`/model.onnx or model.safetensors, and preprocessing.json beside it.
+
+    What is written has been run before, and gave the model's logits; if it does not, nothing is written.
+    """
+    made = {"onnx": _onnx, "safetensors": _safetensors}
+    if form not in made:
+        raise ExportError(f"format {form!r} is not known; {' and '.join(made)} are")
+    network, size = model.network.cpu().eval(), model.preprocessing.size
+    generator = torch.Generator().manual_seed(0)
+    counts = ALONE if model.alone else CHECKED_BATCHES
+    examples = [torch.randn(count, 3, size, size, generator=generator) for count in counts]
+    content, run = made[form](network, examples[0])
+    for images in examples:
+        _compare(network, run, images, form)
+    make_folder(out)
+    write_atomic(out / "preprocessing.json", (json.dumps(_facts(model), indent=2) + "\n").encode())
+    file = out / f"model.{form}"
+    write_atomic(file, content)
     return file
 
 
-def _safetensors(model: TrainedModel, out: Path) -> Path:
-    file = out / "model.safetensors"
-    save_file({name: tensor.contiguous() for name, tensor in model.network.state_dict().items()}, file)
-    return file
+def _facts(model: TrainedModel) -> dict[str, Any]:
+    size, batch = model.preprocessing.size, 1 if model.alone else "batch"
+    return {
+        "classes": list(model.classes),
+        "backbone": model.backbone,
+        "input": {"name": "images", "type": "float32", "shape": [batch, 3, size, size], "channels": "RGB"},
+        "output": {"name": "logits", "type": "float32", "shape": [batch, len(model.classes)]},
+        "preprocessing": model.preprocessing.describe(),
+    }
 
 
-def _onnx(model: TrainedModel, out: Path) -> Path:
+def _compare(network: nn.Module, run: Callable[[Tensor], Tensor], images: Tensor, form: str) -> None:
+    with torch.inference_mode():
+        expected = network(images)
+        deviation = ((run(images) - expected).abs().max() / expected.abs().max().clamp(min=1e-6)).item()
+    if not deviation < TOLERANCE:
+        raise ExportError(f"the {form} export gives other logits than the model: relative deviation {deviation:g}")
+
+
+def _safetensors(network: nn.Module, _: Tensor) -> tuple[bytes, Callable[[Tensor], Tensor]]:
+    content = save({name: tensor.contiguous() for name, tensor in network.state_dict().items()})
+    again = copy.deepcopy(network)
+    again.load_state_dict(load(content))
+    return content, again
+
+
+def _onnx(network: nn.Module, example: Tensor) -> tuple[bytes, Callable[[Tensor], Tensor]]:
     try:
         import onnxruntime
         import onnxscript  # noqa: F401 - torch's exporter needs it and says so less clearly
     except Exception as error:  # a broken optional package can raise anything
         raise ExportError(f"ONNX export needs more packages ({error}): pip install 'mecam[export]'") from error
-    size = model.preprocessing.size
-    network = model.network.cpu().eval()
-    example = torch.randn(2, 3, size, size)
-    file = out / "model.onnx"
-    program = torch.onnx.export(
-        network,
-        (example,),
-        dynamo=True,
-        input_names=["images"],
-        output_names=["logits"],
-        dynamic_shapes={"images": {0: torch.export.Dim("batch")}},
-        verbose=False,
-    )
+    with _silence():
+        program = torch.onnx.export(
+            network,
+            (example,),
+            dynamo=True,
+            input_names=["images"],
+            output_names=["logits"],
+            dynamic_shapes={"images": {0: torch.export.Dim("batch")}} if len(example) > 1 else None,
+            verbose=False,
+        )
     if program is None:
         raise ExportError("torch's exporter made nothing of this network")
-    program.save(str(file), external_data=False)
-    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    for images in (example, torch.randn(3, 3, size, size)):
-        with torch.inference_mode():
-            expected = network(images)
-        found = torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
-        deviation = ((found - expected).abs().max() / expected.abs().max().clamp(min=1e-6)).item()
-        if not deviation < TOLERANCE:
-            raise ExportError(f"{file} gives other logits than the model: relative deviation {deviation:g}")
-    return file
+    content: bytes = program.model_proto.SerializeToString()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    return content, lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """The exporter warns of its own internals, and of packages that are not there."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)

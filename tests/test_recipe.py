@@ -1,0 +1,100 @@
+"""Recipes: what follows from what, which words are refused, and what makes two runs the same run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mecam.recipe import PROTOCOL, SHAPES, Recipe, RecipeError, assign, check_parts, make, read, refuse_other_runs
+
+
+def test_what_is_left_out_follows_from_the_data_and_the_optimizer() -> None:
+    assert make({}).to_dict().items() >= SHAPES.items()
+    assert make({"data": "photos"}).to_dict().items() >= PROTOCOL.items()
+    assert make({"data": "photos", "steps": 7}).steps == 7
+    assert make({"optimizer": "sgd"}).lr == 20 * SHAPES["lr"]
+    assert make({"optimizer": "sam", "base": "sgd"}).lr == 20 * SHAPES["lr"]
+    assert make({"optimizer": "sgd", "lr": 0.5}).lr == 0.5
+    assert make({}) == Recipe()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"optimiser": "sam"}, "no entry 'optimiser'; did you mean optimizer"),
+        ({"zzz": 1}, "no entry 'zzz'; known are augment, averaging"),
+        ({"steps": 1.5}, "steps=1.5 is a float; it must be a whole number"),
+        ({"steps": True}, "steps=True is a bool; it must be a whole number"),
+        ({"lr": "fast"}, "lr='fast' is a str; it must be a number"),
+        ({"augment": 1}, "augment=1 is a int; it must be true or false"),
+        ({"optimizer_settings": 3}, "optimizer_settings=3 is a int; it must be a table"),
+        ({"selection": "best"}, "selection='best' is not allowed; it must be one of validation, last, oracle"),
+        ({"precision": "fp8"}, "it must be one of auto, fp32, bf16"),
+        ({"steps": -1}, "steps=-1 is not allowed; it must be at least 0"),
+        ({"lr": float("nan")}, "lr=nan is not allowed"),
+        ({"holdout": 1.0}, r"holdout=1.0 is not allowed; it must be in \[0, 1\)"),
+        ({"selection": "oracle"}, "oracle looks at the target, and there is none"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        make(values)
+
+
+def test_assignments_are_toml_values_or_text() -> None:
+    values: dict[str, Any] = {"optimizer_settings": {"rho": 1}}
+    for text in ("lr=3e-5", "optimizer_settings.rho=0.1", "data=my=folder", "augment=false", "method_settings.a.b=[1]"):
+        assign(values, text)
+    assert values == {
+        "lr": 3e-5,
+        "optimizer_settings": {"rho": 0.1},
+        "data": "my=folder",
+        "augment": False,
+        "method_settings": {"a": {"b": [1]}},
+    }
+    for text in ("lr", "=3", "lr.rate=3"):
+        with pytest.raises(RecipeError):
+            assign(values, text)
+
+
+def test_a_file_that_is_no_recipe(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("steps = ")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    for name in ("bad.toml", "binary.toml"):
+        with pytest.raises(RecipeError, match=f"{name} is not a TOML file"):
+            read(tmp_path / name)
+    with pytest.raises(RecipeError, match="there is no recipe"):
+        read(tmp_path / "none.toml")
+    with pytest.raises(RecipeError, match="is a folder and not a recipe; images are given with --data"):
+        read(tmp_path)
+
+
+def test_the_name_of_a_run_says_what_it_is_and_depends_on_everything() -> None:
+    recipe = make({"data": "/my data/scans", "target": "site 2", "optimizer": "mecam", "seed": 3})
+    assert recipe.run_id.startswith("scans-site-2-erm-mecam-none-seed3-")
+    changed = [recipe]
+    for name, value in recipe.to_dict().items():
+        other = {"str": "x", "int": 9, "float": 0.5, "bool": value is not True, "dict": {"x": 1}, "NoneType": "x"}
+        new = {"selection": "last", "precision": "fp32", "nonfinite": "skip", "freeze_bn": True, "pretrained": True}
+        changed.append(make({**recipe.to_dict(), name: new.get(name, other[type(value).__name__])}))
+    assert len({one.run_id for one in changed}) == len(changed)
+
+
+def test_parts_are_refused_before_any_data_is_read() -> None:
+    check_parts(make({"data": "nowhere", "optimizer": "mecam", "averaging": "swad"}))
+    with pytest.raises(ValueError, match="there is no method 'erms'; did you mean erm"):
+        check_parts(make({"method": "erms"}))
+    with pytest.raises(RecipeError, match="momentum"):
+        check_parts(make({"optimizer": "adam", "optimizer_settings": {"momentum": 0.9}}))
+    with pytest.raises(ValueError, match="sam is sharpness-aware itself"):
+        check_parts(make({"optimizer": "mecam", "base": "sam"}))
+
+
+def test_a_folder_keeps_one_run(tmp_path: Path) -> None:
+    recipe = make({})
+    refuse_other_runs(recipe, tmp_path / "new")
+    (tmp_path / recipe.run_id).mkdir()
+    (tmp_path / recipe.run_id / "run.json").write_text("{}")
+    refuse_other_runs(recipe, tmp_path)
+    with pytest.raises(RecipeError, match=f"already holds another run, {recipe.run_id}; give another --out"):
+        refuse_other_runs(make({"seed": 1}), tmp_path)
