@@ -1,0 +1,113 @@
+"""The function under study: the mean loss of a model over a data set, at any weights.
+
+    objective = Objective(model, torch.nn.functional.cross_entropy, batches)
+    objective.value()                  # f(θ)
+    objective.value(direction, 0.1)    # f(θ + 0.1 direction)
+    objective.gradient()               # ∇f(θ), a list of tensors like the parameters
+
+`batches` is anything that can be iterated over more than once and gives (inputs, targets): a list, a DataLoader without
+shuffling. Each batch counts by its size, so how the data is cut into batches does not matter. The model is in eval mode
+while it is studied: no dropout, no batch statistics, so that f is a function of the weights alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+Direction = Sequence[Tensor]  # one tensor for each parameter, of its shape
+Loss = Callable[[Tensor, Tensor], Tensor]  # the mean over a batch
+
+
+class Objective:
+    """f(θ) = Σ_batches size · loss(model(inputs), targets) / Σ size, summed in float64."""
+
+    def __init__(self, model: nn.Module, loss: Loss, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+        if iter(batches) is batches:
+            raise TypeError("batches can be gone through once only; give a list or a DataLoader, not an iterator")
+        self.model, self.loss, self.batches = model, loss, batches
+        self.parameters: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        if not self.parameters:
+            raise ValueError("the model has no parameter that requires a gradient")
+        self.device = self.parameters[0].device
+        self.count = sum(len(targets) for _, targets in batches)
+        if not self.count:
+            raise ValueError("there is no data: batches is empty")
+
+    def value(self, direction: Direction | None = None, scale: float = 1.0) -> float:
+        """f(θ + scale · direction)."""
+        with self.studied(), self.moved(direction, scale), torch.no_grad():
+            return self._mean(self.loss(self.model(x), y).double() * len(y) for x, y in self._on_device())
+
+    def gradient(self, direction: Direction | None = None, scale: float = 1.0) -> list[Tensor]:
+        """∇f(θ + scale · direction)."""
+        return self.value_and_gradient(direction, scale)[1]
+
+    def value_and_gradient(self, direction: Direction | None = None, scale: float = 1.0) -> tuple[float, list[Tensor]]:
+        """f and ∇f in one pass over the data."""
+        total = [torch.zeros_like(parameter) for parameter in self.parameters]
+        values = []
+        with self.studied(), self.moved(direction, scale), torch.enable_grad():
+            for x, y in self._on_device():
+                loss = self.loss(self.model(x), y)
+                found = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
+                torch._foreach_add_(total, found, alpha=len(y) / self.count)
+                values.append(loss.detach().double() * len(y))
+        return self._mean(values), total
+
+    def hessian_product(self, vector: Direction) -> list[Tensor]:
+        """H(θ) v, by a second backward."""
+        total = [torch.zeros_like(parameter) for parameter in self.parameters]
+        with self.studied(), torch.enable_grad():
+            for x, y in self._on_device():
+                loss = self.loss(self.model(x), y)
+                slope = torch.autograd.grad(loss, self.parameters, create_graph=True, materialize_grads=True)
+                product = torch.autograd.grad(slope, self.parameters, list(vector), materialize_grads=True)
+                torch._foreach_add_(total, product, alpha=len(y) / self.count)
+        return total
+
+    @contextmanager
+    def studied(self) -> Iterator[None]:
+        """The model in eval mode, and afterwards as it was, module by module."""
+        modes = {module: module.training for module in self.model.modules()}
+        self.model.eval()
+        try:
+            yield
+        finally:
+            for module, training in modes.items():
+                module.training = training
+
+    @contextmanager
+    def moved(self, direction: Direction | None, scale: float = 1.0) -> Iterator[None]:
+        """The weights at θ + scale · direction, and afterwards at θ again, bit for bit."""
+        if direction is None:
+            yield
+            return
+        here = [parameter.detach().clone() for parameter in self.parameters]
+        try:
+            with torch.no_grad():
+                torch._foreach_add_(self.parameters, list(direction), alpha=scale)
+            yield
+        finally:
+            with torch.no_grad():
+                torch._foreach_copy_(self.parameters, here)
+
+    def _on_device(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for inputs, targets in self.batches:
+            yield inputs.to(self.device), targets.to(self.device)
+
+    def _mean(self, values: Iterable[Tensor]) -> float:
+        return float(torch.stack(list(values)).sum() / self.count)
+
+
+def norm(vector: Direction) -> float:
+    """The Euclidean norm over all tensors, in float64."""
+    return float(torch.stack([(part.double() ** 2).sum() for part in vector]).sum().sqrt())
+
+
+def dot(left: Direction, right: Direction) -> float:
+    """The inner product over all tensors, in float64."""
+    return float(torch.stack([(a.double() * b.double()).sum() for a, b in zip(left, right, strict=True)]).sum())
