@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint benchmarks clean
+.PHONY: demo test lint matrix experiments benchmarks clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -14,7 +14,8 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 demo: $(VENV)/installed
-	$(BIN)/python examples/demo.py
+	$(BIN)/mecam bench --optimizer adam,sam,mecam --seeds 0 --workers 2 --out demo-runs
+	$(BIN)/mecam report demo-runs --out demo-runs/report.html
 
 lint: $(VENV)/installed
 	$(BIN)/ruff check .
@@ -23,6 +24,15 @@ lint: $(VENV)/installed
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# every method under every optimizer and averaging: does it train?
+matrix: $(VENV)/installed
+	$(BIN)/python benchmarks/matrix.py --out docs/matrix.md
+
+# the paper's experiments, each in its small version on the embedded set; runs that two of them share are run once
+experiments: $(VENV)/installed
+	for file in recipes/*.toml; do $(BIN)/mecam bench $$file --small --workers 2 --out experiments || exit 1; done
+	$(BIN)/mecam report experiments --out experiments/report.html
 
 benchmarks: $(VENV)/installed
 	$(BIN)/python benchmarks/step_time.py

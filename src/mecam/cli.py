@@ -155,6 +155,8 @@ def bench(
     engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
     workers: Annotated[int | None, typer.Option(help="Runs at a time on this machine.")] = None,
     address: Annotated[str | None, typer.Option(help="Of a Ray cluster; without, Ray starts here.")] = None,
+    cpus: Annotated[float, typer.Option(help="Of a run on Ray.")] = 1,
+    gpus: Annotated[float, typer.Option(help="Of a run on Ray; 0.5 lets two share one.")] = 0,
     device: Device = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and for how long.")] = False,
 ) -> None:
@@ -167,10 +169,10 @@ def bench(
             "backbone": backbone, "steps": steps, "seed": seeds,
         }  # fmt: skip
         recipes = command.recipes(experiment, given, set_ or [], small=small, draws=draws, grid=grid)
+        chosen = command.engine(engine, workers=workers, device=device, address=address, cpus=cpus, gpus=gpus)
         if dry_run:
             print("\n".join(command.forecast(recipes, out, device)))
             return
-        chosen = command.engine(engine, workers=workers, address=address, device=device)
         code = command.run(recipes, out, chosen)
     raise typer.Exit(code)
 
@@ -185,13 +187,16 @@ def table(
     ] = "none",
     baseline: Annotated[str | None, typer.Option(help="A row to take paired differences to, such as adam.")] = None,
     compare: Annotated[str | None, typer.Option(help="paper: the published cells below ours.")] = None,
+    experiment: Annotated[Path | None, typer.Option(help="Only the runs of this experiment, in TOML.")] = None,
+    small: Annotated[bool, typer.Option("--small", help="Of its small version.")] = False,
 ) -> None:
     """Accuracies on unseen domains, with spread, ranks and paired differences."""
     with spoken_errors():
         from mecam.benchmark import command
 
+        only = None if experiment is None else command.recipes(experiment, {}, small=small)
         text, problems = command.table(
-            out, form=format, spread=spread, select=select, baseline=baseline, compare=compare
+            out, form=format, spread=spread, select=select, baseline=baseline, compare=compare, only=only
         )
         for problem in problems:
             print(f"mecam: {_line(problem)}", file=sys.stderr)

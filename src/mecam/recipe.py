@@ -83,8 +83,12 @@ class Recipe:
 
     @property
     def run_id(self) -> str:
-        """A name that says what it is, and a digest of all the rest."""
-        content = json.dumps(self.to_dict(), sort_keys=True)
+        """A name that says what it is, and a digest of all that departs from the defaults.
+
+        Of these alone, so that an entry that a later version adds does not rename the runs that do without it.
+        """
+        plain = Recipe().__dict__
+        content = json.dumps({k: v for k, v in self.to_dict().items() if v != plain[k]}, sort_keys=True)
         digest = hashlib.sha256(content.encode()).hexdigest()[:10]
         data = re.sub(r"[^A-Za-z0-9_]+", "-", Path(self.data).name)
         parts = (data, self.target or "all", self.method, self.optimizer, self.averaging, f"seed{self.seed}", digest)

@@ -23,17 +23,30 @@ Loss = Callable[[Tensor, Tensor], Tensor]  # the mean over a batch
 
 
 class Objective:
-    """f(θ) = Σ_batches size · loss(model(inputs), targets) / Σ size, summed in float64."""
+    """f(θ) = Σ_batches size · loss(model(inputs), targets) / Σ size, summed in float64.
 
-    def __init__(self, model: nn.Module, loss: Loss, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+    Args:
+        count: number of samples; without it the batches are gone through once to count them.
+        name: what the data is, for the results to say.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        batches: Iterable[tuple[Tensor, Tensor]],
+        *,
+        count: int | None = None,
+        name: str = "",
+    ) -> None:
         if iter(batches) is batches:
             raise TypeError("batches can be gone through once only; give a list or a DataLoader, not an iterator")
-        self.model, self.loss, self.batches = model, loss, batches
+        self.model, self.loss, self.batches, self.name = model, loss, batches, name
         self.parameters: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not self.parameters:
             raise ValueError("the model has no parameter that requires a gradient")
         self.device = self.parameters[0].device
-        self.count = sum(len(targets) for _, targets in batches)
+        self.count = sum(len(targets) for _, targets in batches) if count is None else count
         if not self.count:
             raise ValueError("there is no data: batches is empty")
 

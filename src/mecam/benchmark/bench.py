@@ -10,6 +10,7 @@ from typing import Any
 from mecam.benchmark.jobs import Engine, Event, Watch
 from mecam.benchmark.local import LocalEngine
 from mecam.benchmark.plan import data_sets, expand
+from mecam.data.domains import source_domains
 from mecam.data.open import open_data
 from mecam.recipe import Recipe
 from mecam.runs import RunFolder
@@ -28,7 +29,11 @@ class Outcome:
 
 def runs_of(blocks: Sequence[Mapping[str, Any]]) -> list[Recipe]:
     """The runs of these blocks. Opens their data sets, which packs them on first use: before any run needs them."""
-    return expand(blocks, {name: open_data(name).domains for name in data_sets(blocks)})
+    sets = {name: open_data(name) for name in data_sets(blocks)}
+    recipes = expand(blocks, {name: data.domains for name, data in sets.items()})
+    for data, target in {(recipe.data, recipe.target) for recipe in recipes}:
+        source_domains(sets[data], target)  # refuses a domain that is not there
+    return recipes
 
 
 def missing(recipes: Sequence[Recipe], out: Path) -> list[Recipe]:

@@ -57,8 +57,10 @@ def recipes(
     return search.with_draws(found, draws)
 
 
-def engine(name: str, *, workers: int | None, address: str | None, device: str) -> Engine:
-    """The engine of this name."""
+def engine(
+    name: str, *, workers: int | None, device: str, address: str | None = None, cpus: float = 1, gpus: float = 0
+) -> Engine:
+    """The engine of this name; address, cpus and gpus (a run's share) are Ray's, workers the local one's."""
     if name == "local":
         from mecam.benchmark.local import LocalEngine
 
@@ -66,7 +68,7 @@ def engine(name: str, *, workers: int | None, address: str | None, device: str) 
     if name == "ray":
         from mecam.benchmark.ray_engine import RayEngine
 
-        return RayEngine(address=address, device=device)
+        return RayEngine(address=address, device=device, cpus=cpus, gpus=gpus)
     raise RecipeError(f"there is no engine {name!r}; there are local and ray")
 
 
@@ -89,7 +91,7 @@ def run(recipes: Sequence[Recipe], out: Path, engine: Engine) -> int:
     with view.watching(len(recipes), len(recipes) - len(missing(recipes, out)), out) as watch:
         outcome = bench(recipes, out, engine=engine, watch=watch)
     if outcome.done or outcome.before:
-        text, problems = table(out)
+        text, problems = table(out, only=recipes)
         for problem in problems:
             print(f"mecam: {problem}", file=sys.stderr)
         print(text)
@@ -104,14 +106,18 @@ def table(
     select: str = "none",
     baseline: str | None = None,
     compare: str | None = None,
+    only: Sequence[Recipe] | None = None,
 ) -> tuple[str, list[str]]:
-    """The table of a benchmark's folder, and what could not be read."""
+    """The table of a benchmark's folder, or of these runs in it; and what could not be read."""
     for word, known, option in ((spread, tables.SPREADS, "spread"), (select, ("none", "shared", "target"), "select")):
         if word not in known:
             raise RecipeError(f"there is no {option} {word!r}; there are {', '.join(known)}")
     if not out.is_dir():
         raise RunError(f"there is no folder {out}; give the --out of mecam bench")
     found, problems = results.read(out)
+    if only is not None:
+        wanted = {recipe.run_id for recipe in only}
+        found = [result for result in found if result.path.name in wanted]
     if not found:
         raise RunError(f"there is no run with a target in {out}" + "".join(f"; {problem}" for problem in problems))
     rows = tables.rows(found, spread=spread, select=select)  # type: ignore[arg-type]

@@ -80,7 +80,7 @@ def rows(results: Sequence[Result], *, spread: Spread = "stderr", select: Select
             and trial (DomainBed's search). The target's accuracy is never looked at.
     """
     groups: dict[Key, list[Result]] = {}
-    labels = _variant_labels(results)
+    labels = variant_labels(results)
     for result in results:
         recipe = result.recipe
         variant = labels[result.path]
@@ -168,7 +168,7 @@ def _cell(values: Sequence[float], runs: int, missing: int, spread: Callable[[Se
     return Cell(statistics.fmean(values), spread(values) if len(values) > 1 else None, runs, missing)
 
 
-def _variant_labels(results: Sequence[Result]) -> dict[Any, str]:
+def variant_labels(results: Sequence[Result]) -> dict[Any, str]:
     """For each result the settings in which the runs of its row differ: "rho=0.1"; "" where they do not."""
     groups: dict[tuple[str, ...], list[tuple[Result, dict[str, Any]]]] = {}
     for result in results:

@@ -30,9 +30,7 @@ class CDANN(DANN):
 
     def mean(self, each: Tensor, batch: Batch) -> Tensor:
         same = batch.labels[:, None] == batch.labels
-        share = 1 / same.sum(
-            1, dtype=each.dtype
-        )  # of an image in its class, so their sum is the number of classes present
+        share = 1 / same.sum(1, dtype=each.dtype)  # of an image in its class: they sum to the classes present
         return torch.sum(each * share) / share.sum()
 
 

@@ -1,0 +1,250 @@
+"""How curved the loss is around the weights: the paper's metric, and the measures of sharpness beside which it stands.
+
+    C = |f(θ+δ) + f(θ−δ) − 2 f(θ)| / (‖∇f(θ)‖² + 1),   δ = rho ∇f/‖∇f‖      by differences: `curvature`
+    C = |λ| / (‖∇f(θ)‖² + 1),   λ the eigenvalue of H of largest magnitude   as defined: `exact`
+
+The denominator alone can reorder methods, so what it is made of is always reported with it. The numerator is about
+rho² uᵀHu, u = ∇f/‖∇f‖: C/rho² is flat in rho where the loss is quadratic. The numerator can be negative, and at rho .01
+in float32 it is of the order of the rounding of f. Where ∇f is 0 there is no u, δ is 0 and so are the differences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from mecam.analysis import spectrum
+from mecam.analysis._figure import new_figure, save
+from mecam.analysis.objective import Objective, norm
+
+RADII = (0.01, 0.05, 0.1, 0.2, 0.5)  # the paper's
+EPSILON = 1e-12  # as in the optimizers: v / (‖v‖ + EPSILON)
+
+
+class VirtualDomain(Protocol):
+    """Anything that can be switched on around a pass, such as mecam.virtual.MixStyle."""
+
+    def active(self) -> AbstractContextManager[Any]: ...
+
+
+@dataclass(frozen=True)
+class At:
+    """The loss around θ at one radius; in units of the loss, but for rho and scaled."""
+
+    rho: float
+    plus: float  # f(θ+δ) − f(θ): SAM's sharpness, and the gap of it in the objective of MeCAM
+    minus: float  # f(θ−δ) − f(θ): the other gap, without a virtual domain
+    numerator: float  # f(θ+δ) + f(θ−δ) − 2 f(θ), with its sign
+    signed: float  # numerator / (‖∇f‖² + 1)
+    curvature: float  # C, its magnitude
+    scaled: float  # signed / rho²
+    meta: float | None = None  # m(θ−δ) − f(θ): the other gap of the objective of MeCAM, on a virtual domain
+    asam: float | None = None  # f(θ+e) − f(θ), e = rho θ² ∇f / ‖θ ∇f‖
+    first_order: float | None = None  # rho ‖∇f(θ + rho n(Hu))‖, about rho times the largest gradient norm within rho
+
+
+@dataclass(frozen=True)
+class Curvature:
+    """Curvature by differences, and what it was computed from."""
+
+    loss: float  # f(θ)
+    gradient_norm: float  # ‖∇f(θ)‖
+    at: tuple[At, ...]  # one for each rho
+    data: str
+    samples: int
+    dtype: str
+
+    def to_dict(self, exact: Exact | None = None) -> dict[str, Any]:
+        """For JSON, a list for each column; a number that is not finite is None."""
+        columns = {name: [_number(getattr(at, name)) for at in self.at] for name in At.__dataclass_fields__}
+        eigenvalue = {} if exact is None else {"largest_eigenvalue": exact.eigenvalue, "exact": asdict(exact)}
+        return {
+            "split": self.data,
+            "images": self.samples,
+            "dtype": self.dtype,
+            "loss": _number(self.loss),
+            "gradient_norm": _number(self.gradient_norm),
+            **{name: column for name, column in columns.items() if any(value is not None for value in column)},
+            **eigenvalue,
+        }
+
+
+@dataclass(frozen=True)
+class Exact:
+    """The metric as it is defined."""
+
+    curvature: float  # |eigenvalue| / (‖∇f‖² + 1)
+    eigenvalue: float  # of largest magnitude, with its sign
+    gradient_norm: float
+    tolerance: float  # of the eigenvalue, relative
+    products: int  # Hessian-vector products it took
+    data: str
+    samples: int
+    dtype: str
+
+
+def curvature(
+    objective: Objective,
+    radii: Sequence[float] = RADII,
+    *,
+    virtual_domain: VirtualDomain | None = None,
+    sharpness: bool = False,
+) -> Curvature:
+    """The metric by differences at each rho: a pass for f and ∇f, and two forward passes a rho.
+
+    Args:
+        virtual_domain: adds m(θ−δ) − f(θ), a forward pass a rho.
+        sharpness: adds ASAM's and the first-order sharpness, a forward pass and a gradient a rho and one product with
+            the Hessian.
+    """
+    if not radii or not all(math.isfinite(rho) and rho > 0 for rho in radii):
+        raise ValueError(f"radii={tuple(radii)!r} are not allowed; they must be positive numbers, at least one")
+    f, gradient = objective.value_and_gradient()
+    length = norm(gradient)
+    if not math.isfinite(f) or not math.isfinite(length):
+        raise FloatingPointError(f"f(θ) is {f:g} and ‖∇f(θ)‖ is {length:g}: there is no curvature to measure here")
+    u = _unit(gradient)
+    more = _sharpness(objective, f, gradient, u) if sharpness else None
+
+    def at(rho: float) -> At:
+        plus, minus = objective.value(u, rho) - f, objective.value(u, -rho) - f
+        numerator = plus + minus
+        signed = numerator / (length**2 + 1)
+        meta = None
+        if virtual_domain is not None:
+            with virtual_domain.active():
+                meta = objective.value(u, -rho) - f
+        asam, first_order = (None, None) if more is None else more(rho)
+        return At(rho, plus, minus, numerator, signed, abs(signed), signed / rho**2, meta, asam, first_order)
+
+    return Curvature(f, length, tuple(at(float(rho)) for rho in radii), **_facts(objective))
+
+
+def exact(
+    objective: Objective,
+    *,
+    tolerance: float = 1e-3,
+    seed: int = 0,
+    progress: spectrum.Progress | None = None,
+) -> Exact:
+    """The metric as defined, by Lanczos on Hessian-vector products."""
+    length = norm(objective.gradient())
+    found = spectrum.eigenvalues(objective, tolerance=tolerance, seed=seed, progress=progress)
+    (value,) = found.values
+    return Exact(abs(value) / (length**2 + 1), value, length, tolerance, found.products, **_facts(objective))
+
+
+def table(runs: Mapping[str, Curvature], exacts: Mapping[str, Exact] | None = None) -> str:
+    """The paper's Table 5 for these runs as text, with what goes into it; the smallest C at each rho has a star."""
+    if not runs:
+        raise ValueError("there is no run to make a table of")
+    exacts = exacts or {}
+    radii = sorted({at.rho for found in runs.values() for at in found.at})
+    rows = {name: {at.rho: at for at in found.at} for name, found in runs.items()}
+    best = {rho: min((row[rho].curvature for row in rows.values() if rho in row), default=None) for rho in radii}
+
+    def block(title: str, value: Callable[[At], float | None], *, star: bool = False) -> str:
+        body = []
+        for name, row in rows.items():
+            cells = [_cell(value(row[rho]) if rho in row else None) for rho in radii]
+            if star:
+                marks = [" *" if rho in row and row[rho].curvature == best[rho] else "  " for rho in radii]
+                cells = [cell + mark for cell, mark in zip(cells, marks, strict=True)]
+            body.append([name, *cells])
+        return f"{title}\n{_aligned([['', *(f'rho={rho:g}' + '  ' * star for rho in radii)], *body])}"
+
+    facts = [["", "f", "‖∇f‖", "largest eigenvalue", "|λ|/(‖∇f‖²+1)", "data", "samples", "dtype"]]
+    for name, run in runs.items():
+        values = [run.loss, run.gradient_norm, *(_exact(exacts.get(name)))]
+        facts.append([name, *map(_cell, values), run.data, str(run.samples), run.dtype])
+    blocks = [
+        block("C = |f(θ+δ) + f(θ−δ) − 2 f(θ)| / (‖∇f‖² + 1), δ = rho ∇f/‖∇f‖", lambda at: at.curvature, star=True),
+        block("numerator f(θ+δ) + f(θ−δ) − 2 f(θ), signed", lambda at: at.numerator),
+        block("C/rho², signed: flat in rho where the loss is quadratic", lambda at: at.scaled),
+        block("f(θ+δ) − f(θ): SAM's sharpness", lambda at: at.plus),
+        block("f(θ−δ) − f(θ)", lambda at: at.minus),
+    ]
+    optional: dict[str, Callable[[At], float | None]] = {
+        "m(θ−δ) − f(θ), on the virtual domain": lambda at: at.meta,
+        "ASAM's sharpness": lambda at: at.asam,
+        "first-order sharpness": lambda at: at.first_order,
+    }
+    there = [at for found in runs.values() for at in found.at]
+    blocks += [block(title, value) for title, value in optional.items() if any(value(at) is not None for at in there)]
+    return "\n\n".join([_aligned(facts), *blocks])
+
+
+def plot(runs: Mapping[str, Curvature], path: Path | str) -> Path:
+    """C against rho, both logarithmic; hollow where the numerator is negative. A grey line rises as rho²."""
+    figure = new_figure()
+    axes = figure.add_subplot(xlabel="rho", ylabel="C", xscale="log", yscale="log")
+    for name, found in runs.items():
+        shown = [at for at in found.at if math.isfinite(at.curvature) and at.curvature > 0]
+        rho, values = [at.rho for at in shown], [at.curvature for at in shown]
+        (line,) = axes.plot(rho, values, label=name)
+        color: Any = line.get_color()
+        faces = ["none" if at.numerator < 0 else color for at in shown]
+        axes.scatter(rho, values, facecolors=faces, edgecolors=color, zorder=3)
+        if shown and name == next(iter(runs)):
+            guide = [values[0] * (at.rho / rho[0]) ** 2 for at in shown]
+            axes.plot(rho, guide, color="grey", linewidth=0.8, linestyle=":", label="∝ rho²", zorder=0)
+    axes.legend()
+    return save(figure, path)
+
+
+def _sharpness(
+    objective: Objective, f: float, gradient: Sequence[Tensor], u: Sequence[Tensor]
+) -> Callable[[float], tuple[float, float]]:
+    """ASAM's and the first-order sharpness as functions of rho.
+
+    The gradient norm rises fastest along its own gradient, ∇‖∇f‖ = Hu, whatever the radius.
+    """
+    theta = [parameter.detach().clone() for parameter in objective.parameters]
+    scaled = [weight * slope for weight, slope in zip(theta, gradient, strict=True)]
+    length = norm(scaled) + EPSILON
+    adaptive = [weight * slope / length for weight, slope in zip(theta, scaled, strict=True)]
+    uphill = _unit(objective.hessian_product(u))
+
+    def at(rho: float) -> tuple[float, float]:
+        return objective.value(adaptive, rho) - f, rho * norm(objective.gradient(uphill, rho))
+
+    return at
+
+
+def _unit(vector: Sequence[Tensor]) -> list[Tensor]:
+    return list(torch._foreach_div(list(vector), norm(vector) + EPSILON))
+
+
+def _facts(objective: Objective) -> dict[str, Any]:
+    dtype = str(objective.parameters[0].dtype).removeprefix("torch.")
+    return {"data": objective.name, "samples": objective.count, "dtype": dtype}
+
+
+def _exact(found: Exact | None) -> tuple[float | None, float | None]:
+    return (None, None) if found is None else (found.eigenvalue, found.curvature)
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _cell(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}" if 0.01 <= abs(value) < 1000 or not value else f"{value:.2e}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    """The first column to the left, the others to the right; columns without any entry are left out."""
+    columns = [column for column in zip(*rows, strict=True) if any(cell not in ("", "–") for cell in column[1:])]
+    widths = [max(map(len, column)) for column in columns]
+    lines = [
+        "  ".join(cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(pairs))
+        for pairs in (list(zip(row, widths, strict=True)) for row in zip(*columns, strict=True))
+    ]
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,403 @@
+"""Curvature while training, from what the passes of a step find anyway.
+
+    tracker = Tracker(optimizer, every=10, path="tracking.jsonl")
+    for step, batch in enumerate(batches):
+        tracker.step(closure, step)      # in place of optimizer.step(closure)
+    print(tracker.summary().text())
+
+The paper's two principles are that curvature should matter little far from convergence and more near it. What should be
+small far away is the second difference of the loss over the first,
+
+    ratio = (f(θ+δ) + f(θ−δ) − 2f) / (f(θ+δ) − f(θ−δ)),   about rho uᵀHu / (2‖∇f‖),   u = ∇f/‖∇f‖
+
+f(θ−δ) is at hand where a third pass is at θ−δ on the same data (CR-SAM, MeCAM without a virtual domain). Elsewhere it
+is taken from the cubic through f and its slopes along δ at θ and θ+δ, which the passes also give: the second difference
+is then wrong by order rho⁴, no worse than it is itself as a measure of rho² uᵀHu. `measure` spends a pass on it
+instead.
+
+With dropout each pass draws its own mask, and the differences are mostly its noise: give the optimizer
+shared_noise=True, or no dropout.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+
+from mecam.analysis._figure import new_figure, save
+from mecam.analysis.objective import norm
+from mecam.optim import CRSAM, FAD, GAM, GSAM, SAM, WSAM, MeCAM, SharpnessAware
+from mecam.optim._buffers import Buffers
+from mecam.optim._noise import RandomState
+from mecam.optim.last import LastStep
+from mecam.runs import records
+
+THETA, PLUS, MINUS, META = "theta", "plus", "minus", "meta"
+# where the passes are: at θ, at θ+δ, at θ−δ; the others' second pass is elsewhere
+PASSES: dict[type[SharpnessAware], tuple[str, ...]] = {
+    CRSAM: (THETA, PLUS, MINUS),
+    MeCAM: (THETA, PLUS, META),
+    SAM: (THETA, PLUS),
+    GSAM: (THETA, PLUS),
+    WSAM: (THETA, PLUS),
+    GAM: (THETA, PLUS),
+    FAD: (THETA, PLUS),
+}
+SMALL = 0.1  # a ratio below this counts as small
+FEWEST = 6  # records of which anything can be said
+Source = Literal["pass", "measured", "extrapolated"]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one step showed; None where it does not fall out of the step. Losses and gaps in units of the loss."""
+
+    step: int
+    rho: float | None
+    losses: dict[str, float | None]  # of each pass, by where it was: theta, plus, minus, meta, or its number
+    norms: dict[str, float | None]  # of its gradient
+    cosines: dict[str, float | None]  # between two gradients: "theta plus"
+    f: float | None  # f(θ)
+    plus: float | None  # f(θ+δ) − f(θ)
+    minus: float | None  # f(θ−δ) − f(θ)
+    minus_from: Source | None  # where f(θ−δ) was found
+    meta: float | None  # m(θ−δ) − f(θ)
+    numerator: float | None  # f(θ+δ) + f(θ−δ) − 2f(θ)
+    curvature: float | None  # C, its magnitude over ‖∇f‖² + 1
+    ratio: float | None  # numerator / (f(θ+δ) − f(θ−δ))
+    alpha: float | None  # MeCAM's
+    beta: float | None  # for which beta (m(θ−δ) − f) is alpha (f(θ−δ) − f): Proposition 3.5
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Whether curvature matters little far from convergence and more near it.
+
+    Far are the third of the records with the highest loss, near the third with the lowest; numbers are medians.
+    """
+
+    records: int
+    far: float  # |ratio|
+    near: float
+    correlation: float  # Spearman's, of |ratio| with the loss: -1 where the ratio rises whenever the loss falls
+    far_hessian: float | None  # uᵀHu, by numerator / rho²
+    near_hessian: float | None
+    betas: int  # records that have a beta
+    positive: float | None  # the share of them where it is positive
+    allowed: float | None  # the share in (0, alpha], as Proposition 3.5 asks
+
+    @property
+    def small_far(self) -> bool:
+        return self.far < SMALL
+
+    @property
+    def grows(self) -> bool:
+        return self.near > self.far and self.correlation < 0
+
+    def text(self) -> str:
+        lines = [
+            f"|ratio| of the second to the first difference of the loss, over {self.records} records: {self.far:.3g} "
+            f"far from convergence ({'small' if self.small_far else 'not small'}, {SMALL} taken as the limit), "
+            f"{self.near:.3g} near it; rank correlation with the loss {self.correlation:+.2f}.",
+            "Curvature matters little far from convergence and more near it: "
+            + ("this run shows it." if self.small_far and self.grows else "this run does not show it."),
+        ]
+        if self.far_hessian is not None and self.near_hessian is not None:
+            lines.append(
+                f"uᵀHu went from {self.far_hessian:.3g} to {self.near_hessian:.3g}; the ratio also grows where ‖∇f‖ "
+                "falls alone."
+            )
+        if self.positive is not None and self.allowed is not None:
+            lines.append(
+                f"Proposition 3.5: beta* is positive in {self.positive:.0%} and in (0, alpha] in {self.allowed:.0%} of "
+                f"{self.betas} records."
+            )
+        return "\n".join(lines)
+
+
+class Tracker:
+    """Steps an optimizer and logs every `every`-th step.
+
+    Args:
+        optimizer: any sharpness-aware optimizer; its `track` is on in the logged steps only.
+        every: steps from one record to the next.
+        path: a file of JSON lines that records are added to; None keeps them in `records` alone.
+        measure: spend a pass of the closure, in logged steps, on f(θ−δ) where no pass of the optimizer gives it. The
+            training is the same, bit for bit.
+        extrapolate: whether f(θ−δ) may be taken from the slopes. Switch it off where the closure leaves gradients that
+            are not those of the loss it returns.
+    """
+
+    def __init__(
+        self,
+        optimizer: SharpnessAware,
+        *,
+        every: int = 1,
+        path: Path | str | None = None,
+        measure: bool = False,
+        extrapolate: bool = True,
+    ) -> None:
+        if not isinstance(optimizer, SharpnessAware):
+            raise TypeError(
+                f"{type(optimizer).__name__} takes one pass a step; tracking needs a sharpness-aware optimizer"
+            )
+        if every < 1:
+            raise ValueError(f"every={every} is not allowed; it must be at least 1")
+        self.optimizer, self.every, self.path = optimizer, every, None if path is None else Path(path)
+        self.measure, self.extrapolate = measure, extrapolate
+        self.records: list[Record] = []
+        self._taken = 0
+        if not optimizer.shared_noise and _drops(optimizer.model):
+            warnings.warn(
+                "the model has dropout, and the optimizer no shared_noise=True: tracked differences between passes "
+                "will be mostly the noise of its masks",
+                stacklevel=2,
+            )
+
+    def step(self, closure: Callable[[], Any], number: int | None = None, **options: Any) -> Any:
+        """optimizer.step(closure, **options), logged if it is this step's turn; `number` counts from 0 if not given."""
+        number = self._taken if number is None else number
+        self._taken = number + 1
+        if number % self.every:
+            return self.optimizer.step(closure, **options)
+        optimizer = self.optimizer
+        was_on, optimizer.track, optimizer.last = optimizer.track, True, None
+        rho, alpha = _common(optimizer, "rho"), _common(optimizer, "alpha")
+        names = _names(optimizer)
+        # a gradient that carries a graph (AdaHessian's) does not outlive a change of the weights
+        wanted = self.measure and MINUS not in names and not optimizer.needs_graph
+        extra = _Minus(optimizer, closure, rho) if wanted and rho is not None else None
+        try:
+            loss = optimizer.step(closure if extra is None else extra, **options)
+        finally:
+            optimizer.track = was_on
+        if optimizer.last is not None:
+            measured = None if extra is None else extra.loss
+            self._add(_record(number, optimizer.last, names, rho, alpha, measured, extrapolate=self.extrapolate))
+        return loss
+
+    def resume(self, after: int) -> None:
+        """Go on after this step: take up what the file holds up to it, and cut off what comes later."""
+        self._taken = after + 1
+        if self.path is not None:
+            records.cut(self.path, after)
+            self.records = read(self.path)
+
+    def summary(self) -> Summary:
+        return summary(self.records)
+
+    def _add(self, record: Record) -> None:
+        self.records.append(record)
+        if self.path is not None:
+            records.append(self.path, asdict(record))
+
+
+def read(path: Path | str) -> list[Record]:
+    """The records in a file."""
+    return [Record(**values) for values in records.read(Path(path))]
+
+
+def summary(found: Sequence[Record]) -> Summary:
+    """What the records say of the paper's two principles, and of Proposition 3.5."""
+    known = [(abs(r.ratio), r.f, r) for r in found if r.ratio is not None and r.f is not None]
+    if len(known) < FEWEST:
+        raise ValueError(f"{len(known)} records have a ratio; at least {FEWEST} are needed to say anything")
+    known.sort(key=lambda entry: -entry[1])
+    ratios, losses = [entry[0] for entry in known], [entry[1] for entry in known]
+    third = len(known) // 3
+    varied = len(set(ratios)) > 1 and len(set(losses)) > 1
+    ordered = [entry[2] for entry in known]
+    betas = [(r.beta, r.alpha) for r in found if r.beta is not None and r.alpha is not None]
+    positive = sum(beta > 0 for beta, _ in betas)
+    allowed = sum(0 < beta <= alpha for beta, alpha in betas)
+    return Summary(
+        records=len(known),
+        far=float(np.median(ratios[:third])),
+        near=float(np.median(ratios[-third:])),
+        correlation=float(spearmanr(ratios, losses).statistic) if varied else 0.0,
+        far_hessian=_hessian(ordered[:third]),
+        near_hessian=_hessian(ordered[-third:]),
+        betas=len(betas),
+        positive=positive / len(betas) if betas else None,
+        allowed=allowed / len(betas) if betas else None,
+    )
+
+
+def plot(found: Sequence[Record], path: Path | str) -> Path:
+    """Loss and gradient norm, gaps, curvature, ratio, and cosines over the steps."""
+    figure = new_figure(width=9, height=9)
+    axes = figure.subplots(3, 2, sharex=True)
+    step = [r.step for r in found]
+    pairs = dict.fromkeys(pair for r in found for pair in r.cosines)
+    panels: list[tuple[str, str, dict[str, Iterable[float | None]]]] = [
+        ("loss", "log", {"f(θ)": (r.f for r in found)}),
+        ("gradient norm", "log", {"‖∇f‖": (r.norms.get(THETA) for r in found)}),
+        (
+            "gaps",
+            "linear",
+            {
+                "f(θ+δ) − f": (r.plus for r in found),
+                "f(θ−δ) − f": (r.minus for r in found),
+                "m(θ−δ) − f": (r.meta for r in found),
+            },
+        ),
+        ("C", "log", {"curvature": (r.curvature for r in found)}),
+        ("|ratio|", "log", {"second / first difference": (_magnitude(r.ratio) for r in found)}),
+        ("cosine of gradients", "linear", {pair: (r.cosines.get(pair) for r in found) for pair in pairs}),
+    ]
+    for place, (title, scale, lines) in zip(axes.flat, panels, strict=True):
+        place.set(title=title, yscale=scale, xlabel="step")
+        for name, values in lines.items():
+            numbers = [math.nan if value is None else value for value in values]
+            if not all(map(math.isnan, numbers)):
+                place.plot(step, numbers, label=name, linewidth=1)
+        if len(place.lines) > 1:
+            place.legend(fontsize="small")
+    return save(figure, path)
+
+
+class _Minus:
+    """A closure whose first call also finds the loss at θ−δ, and leaves no other trace of it."""
+
+    def __init__(self, optimizer: SharpnessAware, closure: Callable[[], Any], rho: float) -> None:
+        self.optimizer, self.closure, self.rho = optimizer, closure, rho
+        self.loss: float | None = None
+        self.called = False
+
+    def __call__(self) -> Any:
+        if self.called:
+            return self.closure()
+        self.called = True
+        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        noise = RandomState.now({parameter.device for parameter in parameters})
+        loss = self.closure()
+        moved = [parameter for parameter in parameters if parameter.grad is not None]
+        if loss is None or not moved:
+            return loss
+        kept = [parameter.grad for parameter in moved]
+        # copies: DDP may hand out views into buckets that the next backward fills
+        gradients = [parameter.grad.detach().clone() for parameter in moved]
+        here = [parameter.detach().clone() for parameter in moved]
+        buffers = Buffers(self.optimizer.model)
+        scale = -self.rho / (norm(gradients) + 1e-12)
+        try:
+            with torch.no_grad():
+                for parameter, gradient in zip(moved, gradients, strict=True):
+                    parameter.grad = None
+                    parameter.add_(gradient, alpha=scale)
+            with noise.replayed(), buffers.watched(), torch.enable_grad():
+                self.loss = float(torch.as_tensor(self.closure()).detach())
+        finally:
+            buffers.restore()
+            with torch.no_grad():
+                for parameter, weight, grad, gradient in zip(moved, here, kept, gradients, strict=True):
+                    parameter.copy_(weight)
+                    parameter.grad = grad.copy_(gradient)
+        return loss
+
+
+def _record(
+    step: int,
+    last: LastStep,
+    names: tuple[str, ...],
+    rho: float | None,
+    alpha: float | None,
+    measured: float | None,
+    *,
+    extrapolate: bool,
+) -> Record:
+    names = (*names, *(str(number) for number in range(len(names), len(last.losses))))[: len(last.losses)]
+    losses = {name: _finite(loss) for name, loss in zip(names, last.losses, strict=True)}
+    norms = {name: _finite(size) for name, size in zip(names, last.norms, strict=True)}
+    cosines = {f"{names[i]} {names[j]}": _finite(cosine) for (i, j), cosine in last.cosines.items()}
+    f, slope = losses[THETA], norms[THETA]
+    plus, meta = _gap(losses.get(PLUS), f), _gap(losses.get(META), f)
+    minus: float | None = None
+    source: Source | None = None
+    if MINUS in losses:
+        minus, source = _gap(losses[MINUS], f), "pass"
+    elif measured is not None:
+        minus, source = _gap(_finite(measured), f), "measured"
+    elif extrapolate:
+        minus, source = _extrapolated(rho, slope, plus, norms.get(PLUS), cosines.get(f"{THETA} {PLUS}")), "extrapolated"
+    numerator = None if plus is None or minus is None else plus + minus
+    return Record(
+        step=step,
+        rho=rho,
+        losses=losses,
+        norms=norms,
+        cosines=cosines,
+        f=f,
+        plus=plus,
+        minus=minus,
+        minus_from=None if minus is None else source,
+        meta=meta,
+        numerator=numerator,
+        curvature=None if numerator is None or slope is None else abs(numerator) / (slope**2 + 1),
+        ratio=None if plus is None or minus is None or numerator is None else _quotient(numerator, plus - minus),
+        alpha=alpha,
+        beta=None if alpha is None or minus is None or meta is None else _quotient(alpha * minus, meta),
+    )
+
+
+def _extrapolated(
+    rho: float | None, slope: float | None, plus: float | None, slope_plus: float | None, cosine: float | None
+) -> float | None:
+    """p(−1) − p(0) for the cubic p with the loss and its slope along δ at θ (t = 0) and at θ+δ (t = 1)."""
+    if rho is None or slope is None or plus is None or slope_plus is None or cosine is None:
+        return None
+    first, last = rho * slope, rho * slope_plus * cosine
+    cubic = first + last - 2 * plus
+    return -first + (plus - first - cubic) - cubic
+
+
+def _names(optimizer: SharpnessAware) -> tuple[str, ...]:
+    """Where this optimizer's passes are, as far as that is known."""
+    names = next((names for kind, names in PASSES.items() if isinstance(optimizer, kind)), (THETA,))
+    plain = isinstance(optimizer, MeCAM) and optimizer.virtual_domain is None
+    return (THETA, PLUS, MINUS) if plain else names
+
+
+def _common(optimizer: SharpnessAware, name: str) -> float | None:
+    """A hyperparameter, if there is one of this name and it is the same in every group; alpha is MeCAM's only."""
+    if name not in optimizer.hyperparameters or (name == "alpha" and not isinstance(optimizer, MeCAM)):
+        return None
+    values = {float(group[name]) for group in optimizer.param_groups}
+    return values.pop() if len(values) == 1 else None
+
+
+def _drops(model: nn.Module | None) -> bool:
+    modules = () if model is None else model.modules()
+    return any(isinstance(module, _DropoutNd) and module.p > 0 for module in modules)
+
+
+def _hessian(found: Iterable[Record]) -> float | None:
+    values = [r.numerator / r.rho**2 for r in found if r.numerator is not None and r.rho]
+    return float(np.median(values)) if values else None
+
+
+def _gap(value: float | None, f: float | None) -> float | None:
+    return None if value is None or f is None else value - f
+
+
+def _quotient(over: float, under: float) -> float | None:
+    return _finite(over / under) if under else None
+
+
+def _finite(value: Tensor | float) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _magnitude(value: float | None) -> float | None:
+    return None if value is None else abs(value)

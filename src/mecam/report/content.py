@@ -1,0 +1,235 @@
+"""What is on the page, as plain values: everything the page's JavaScript gets to see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mecam import __version__
+from mecam.benchmark import results
+from mecam.benchmark.render import CAPTIONS
+from mecam.benchmark.results import Result
+from mecam.benchmark.tables import Cell, Key, Spread, variant_labels, rank_averages, rows
+from mecam.data.domains import DomainSet
+from mecam.data.open import open_data
+from mecam.report.commands import command, toml
+from mecam.report.curves import Curve, Number, curve, short
+from mecam.report.measured import Curvature, Surface, read_curvature, read_surface
+from mecam.report.mistakes import Predictions, predictions
+from mecam.report.sweeps import Sweep, sweeps
+from mecam.report.thumbnails import Domain, Thumbnails, samples
+from mecam.runs import RunError, RunFolder
+
+DETAILED = 60  # runs with confusion matrix and mistakes
+SURFACES = 48
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RunView:
+    """A run behind a number."""
+
+    id: str
+    target: str
+    seed: int
+    accuracy: Number  # on the unseen domain, percent; None: not finished
+    validation: Number  # the sources' held-out parts, percent
+    selected_step: int | None
+    command: str
+    toml: str
+    environment: int  # its place among the page's
+    fingerprint: str | None  # of the data
+    curve: Curve | None
+    predictions: Predictions | None
+
+
+@dataclass(frozen=True)
+class RowView:
+    """A row of the leaderboard: its cells in the order of its data set's targets, the average last."""
+
+    data: str
+    label: str
+    method: str
+    optimizer: str
+    averaging: str
+    settings: str
+    cells: list[Cell]
+    rank: Number
+    runs: list[int]
+
+
+@dataclass(frozen=True)
+class DataView:
+    """A data set: its targets, its samples, and why there are none if so."""
+
+    name: str
+    targets: list[str]
+    domains: list[Domain]
+    absent: str | None
+
+
+@dataclass(frozen=True)
+class Content:
+    """The page."""
+
+    title: str
+    version: str
+    spread: str
+    data: list[DataView]
+    rows: list[RowView]
+    runs: list[RunView]
+    grids: list[Sweep]
+    rho: list[Sweep]
+    curvature: list[Curvature]
+    surfaces: list[Surface]
+    environments: list[dict[str, Any]]
+    images: list[str]
+    notes: list[str]
+
+
+def gather(out: Path, *, title: str, spread: Spread = "stderr", images: bool = True) -> Content:
+    """Read the runs in a folder. What cannot be read is named in `notes`, and the rest is shown."""
+    found, notes = results.read(out)
+    without = sum(1 for _ in out.glob("*/run.json")) - len(found) - len(notes)
+    if without:
+        notes.append(f"{without} {'run has' if without == 1 else 'runs have'} no unseen domain and no place here")
+    table = rows(found, spread=spread)
+    groups = _groups(found)
+    order = {result.path: place for place, result in enumerate(found)}
+    opened = _open({result.recipe.data: result.data for result in found}) if images else {}
+    thumbnails = Thumbnails()
+    ranks = rank_averages(table)
+    views = [
+        RowView(
+            row.key.data,
+            row.key.label.replace("optimizer_settings.", ""),
+            row.key.method,
+            row.key.optimizer,
+            row.key.averaging,
+            row.key.variant.replace("optimizer_settings.", ""),
+            [Cell(short(c.mean), short(c.spread), c.runs, c.missing) for c in row.cells.values()],
+            short(ranks.get(row.key)),
+            [order[result.path] for result in groups[row.key]],
+        )
+        for row in table
+    ]
+    data = [
+        _data(name, list(next(row for row in table if row.key.data == name).cells)[:-1], found, opened, thumbnails)
+        for name in dict.fromkeys(row.key.data for row in table)
+    ]
+    environments: list[dict[str, Any]] = []
+    detailed = _detailed(views, found)
+    runs = [
+        _run(result, environments, opened, thumbnails if place in detailed else None, notes)
+        for place, result in enumerate(found)
+    ]
+    if len(detailed) < sum(result.accuracy is not None for result in found):
+        notes.append(f"confusion matrices and mistakes are kept for {len(detailed)} runs, those of the best rows first")
+    firsts = [(row.key, groups[row.key][0].recipe) for row in table]
+    places = list(enumerate(result.path for result in found))
+    curvature = [_tried(lambda p=p, n=n: read_curvature(p, n), notes) for n, p in places]  # type: ignore[misc]
+    surfaces = [s for n, p in places if (s := _tried(lambda p=p, n=n: read_surface(p, n), notes))]  # type: ignore[misc]
+    if len(surfaces) > SURFACES:
+        notes.append(f"{SURFACES} of {len(surfaces)} loss surfaces are shown")
+    return Content(
+        title,
+        __version__,
+        CAPTIONS[spread],
+        data,
+        views,
+        runs,
+        sweeps(firsts, ("alpha", "beta")),
+        sweeps(firsts, ("rho",)),
+        [entry for entry in curvature if entry is not None],
+        surfaces[:SURFACES],
+        environments,
+        thumbnails.images,
+        notes,
+    )
+
+
+def _groups(found: Sequence[Result]) -> dict[Key, list[Result]]:
+    """The results of each row, by target and seed."""
+    labels = variant_labels(found)
+    groups: dict[Key, list[Result]] = {}
+    for result in sorted(found, key=lambda result: (result.target, result.recipe.seed)):
+        recipe = result.recipe
+        key = Key(result.data, recipe.method, recipe.optimizer, recipe.averaging, labels[result.path])
+        groups.setdefault(key, []).append(result)
+    return groups
+
+
+def _open(names: Mapping[str, str]) -> dict[str, DomainSet | str]:
+    """The data sets by name; for those that are not here, why."""
+    opened: dict[str, DomainSet | str] = {}
+    for name in names:
+        try:
+            opened[name] = open_data(name, on_error="skip")
+        except (ValueError, OSError) as error:
+            opened[name] = str(error)
+    return opened
+
+
+def _data(
+    name: str,
+    targets: list[str],
+    found: Sequence[Result],
+    opened: Mapping[str, DomainSet | str],
+    thumbnails: Thumbnails,
+) -> DataView:
+    path = next(result.recipe.data for result in found if result.data == name)
+    data = opened.get(path, "left out on request")
+    if isinstance(data, str):
+        return DataView(name, targets, [], data)
+    return DataView(name, targets, samples(data, thumbnails), None)
+
+
+def _detailed(views: Sequence[RowView], found: Sequence[Result]) -> set[int]:
+    """The runs to show in full: the first seed of every row before the second, the best rows first."""
+    best = sorted(views, key=lambda view: -(view.cells[-1].mean or 0))
+    ranked = [(found[run].recipe.seed, position, run) for position, view in enumerate(best) for run in view.runs]
+    finished = [run for _, _, run in sorted(ranked) if found[run].accuracy is not None]
+    return set(finished[:DETAILED])
+
+
+def _run(
+    result: Result,
+    environments: list[dict[str, Any]],
+    opened: Mapping[str, DomainSet | str],
+    thumbnails: Thumbnails | None,
+    notes: list[str],
+) -> RunView:
+    folder = RunFolder(result.path)
+    outcome = folder.read_result() if result.accuracy is not None else {}
+    environment = folder.read_run().get("environment")
+    environment = environment if isinstance(environment, dict) else {}
+    if environment not in environments:
+        environments.append(environment)
+    data = opened.get(result.recipe.data)
+    same = data if not isinstance(data, str) and data is not None and data.fingerprint == outcome.get("data") else None
+    return RunView(
+        folder.path.name,
+        result.target,
+        result.recipe.seed,
+        short(result.accuracy),
+        short(result.validation),
+        outcome.get("selected_step"),
+        _tried(lambda: command(result.recipe), notes, result.path) or "",
+        toml(result.recipe),
+        environments.index(environment),
+        outcome.get("data"),
+        _tried(lambda: curve(folder.read_records(), result.target), notes, result.path),
+        None if thumbnails is None else _tried(lambda: predictions(folder, same, thumbnails), notes, result.path),
+    )
+
+
+def _tried(read: Callable[[], T], notes: list[str], path: Path | None = None) -> T | None:
+    """What could be read; what could not is a note."""
+    try:
+        return read()
+    except (RunError, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        where = f"{path}: " if path is not None and str(path) not in str(error) else ""
+        notes.append(f"{where}{error}; it is left out")
+        return None

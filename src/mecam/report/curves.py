@@ -1,0 +1,60 @@
+"""Accuracy and loss against steps: the records of a run, thinned."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+POINTS = 41  # of a curve; more cannot be told apart on a page
+Number = float | None  # None: not finite, or not known
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A run's evaluations. Accuracies in percent; `source` is the mean over the sources' held-out parts."""
+
+    steps: list[int]
+    source_accuracy: list[Number]
+    source_loss: list[Number]
+    target_accuracy: list[Number]
+    target_loss: list[Number]
+
+
+def curve(records: Sequence[Mapping[str, Any]], target: str) -> Curve:
+    """The curve of these records, first and last point kept."""
+    kept = [records[place] for place in _spaced(len(records), POINTS)]
+    source = [_means(record["splits"], target) for record in kept]
+    unseen = [record["splits"].get(f"{target} in", {}) for record in kept]  # the part that the tables report
+    return Curve(
+        [record["step"] for record in kept],
+        [short(_percent(accuracy)) for accuracy, _ in source],
+        [short(loss) for _, loss in source],
+        [short(_percent(metrics.get("accuracy"))) for metrics in unseen],
+        [short(metrics.get("loss")) for metrics in unseen],
+    )
+
+
+def short(value: float | None) -> Number:
+    """Four digits, which is what a page can show; None for what is no number."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
+
+
+def _means(splits: Mapping[str, Mapping[str, Any]], target: str) -> tuple[Number, Number]:
+    held_out = [metrics for name, metrics in splits.items() if name.endswith(" out") and name != f"{target} out"]
+    if not held_out:
+        return None, None
+    return statistics.fmean(m["accuracy"] for m in held_out), statistics.fmean(m["loss"] for m in held_out)
+
+
+def _percent(share: float | None) -> Number:
+    return None if share is None else 100 * share
+
+
+def _spaced(count: int, most: int) -> list[int]:
+    """At most `most` places among `count`, even, with both ends."""
+    if count <= most:
+        return list(range(count))
+    return [round(place * (count - 1) / (most - 1)) for place in range(most)]

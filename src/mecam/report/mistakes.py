@@ -1,0 +1,76 @@
+"""What a run says of the images of its unseen domain: the confusion matrix, and where it is surest and wrong."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mecam.data.domains import DomainSet
+from mecam.report.curves import Number, short
+from mecam.report.thumbnails import Thumbnails
+from mecam.runs import RunFolder
+
+MISTAKES = 8  # shown of a run
+WHOLE = 24  # classes up to which the whole matrix is shown; of more, the most frequent confusions
+PAIRS = 30
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """An image taken for another class."""
+
+    name: str
+    label: int
+    predicted: int
+    confidence: Number
+    image: int | None  # its place among the thumbnails
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """A run's predictions in short; classes by their place in `classes`."""
+
+    classes: list[str]
+    images: int
+    whole: bool  # all pairs of classes are in `counts`, not the most frequent confusions alone
+    counts: list[tuple[int, int, int]]  # label, predicted, how many; none of zero
+    mistakes: list[Mistake]
+
+
+def predictions(folder: RunFolder, data: DomainSet | None, thumbnails: Thumbnails) -> Predictions | None:
+    """None for a run without predictions. `data` is that which the run was trained on, if it is here."""
+    columns = {name: column.tolist() for name, column in folder.read_predictions().items()}
+    if not columns.get("label"):
+        return None
+    labels, predicted = columns["label"], columns["predicted"]
+    classes = list(data.classes) if data is not None else _classes(folder.model_file, [*labels, *predicted])
+    if max(*labels, *predicted) >= len(classes):
+        raise ValueError(f"{folder.predictions_file} speaks of more classes than the {len(classes)} there are")
+    counts = Counter(zip(labels, predicted, strict=True))
+    whole = len(classes) <= WHOLE
+    pairs = counts if whole else Counter({pair: n for pair, n in counts.items() if pair[0] != pair[1]})
+    wrong = sorted(
+        (place for place in range(len(labels)) if labels[place] != predicted[place]),
+        key=lambda place: -columns["confidence"][place],
+    )
+    mistakes = []
+    for place in wrong[:MISTAKES]:
+        domain, index = columns["domain"][place], columns["index"][place]
+        name = data.sample_name(domain, index) if data is not None else f"image {index}"
+        image = thumbnails.add(data, domain, index) if data is not None else None
+        mistakes.append(Mistake(name, labels[place], predicted[place], short(columns["confidence"][place]), image))
+    kept = pairs.most_common(None if whole else PAIRS)
+    return Predictions(classes, len(labels), whole, [(*pair, count) for pair, count in kept], mistakes)
+
+
+def _classes(model: Path, labels: Sequence[int]) -> list[str]:
+    """The names of the classes as the weights' file has them; numbers where it has none."""
+    try:
+        with model.open("rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        return [str(name) for name in json.loads(header["__metadata__"]["mecam"])["classes"]]
+    except (OSError, ValueError, KeyError, TypeError, MemoryError, OverflowError):
+        return [f"class {number}" for number in range(max(labels) + 1)]

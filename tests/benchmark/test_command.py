@@ -1,0 +1,93 @@
+"""mecam bench and mecam table as they are typed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from mecam.cli import app
+from tests.benchmark.folders import write_run
+
+TINY = ["--steps", "2", "--set", "evaluate_every=1", "--set", "batch=4", "--set", "image_size=16"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MECAM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+def mecam(*words: str | Path) -> Any:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_a_benchmark_from_the_command_line(tmp_path: Path) -> None:
+    words = ["bench", "--optimizer", "adam,sam", "--target", "art,photo", "--seeds", "0", *TINY, "--out", tmp_path]
+    plan = mecam(*words, "--dry-run")
+    assert plan.exit_code == 0
+    assert "4 runs to do, 0 done" in plan.stdout
+    assert not list(tmp_path.glob("*/run.json"))
+    command = [sys.executable, "-m", "mecam.cli", *map(str, words), "--workers", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert "4 of 4 runs done" in done.stderr
+    assert done.stdout.startswith("Accuracy on the unseen domain")
+    assert "0 runs to do, 4 done" in mecam(*words, "--dry-run").stdout
+    rows = json.loads(mecam("table", tmp_path, "--format", "json").stdout)
+    assert {(row["optimizer"], row["target"]) for row in rows} == {
+        (optimizer, target) for optimizer in ("adam", "sam") for target in ("art", "photo", "average")
+    }
+    assert (tmp_path / "bench.log").read_text().count("is done") == 4
+
+
+def test_a_failed_run_is_named_with_its_log_and_the_exit_code_says_so(tmp_path: Path) -> None:
+    words = ["bench", "--optimizer", "adam", "--target", "art", "--seeds", "0", *TINY, "--out", str(tmp_path)]
+    words += ["--backbone", "lite0", "--set", "weights=nowhere.pth"]
+    done = subprocess.run([sys.executable, "-m", "mecam.cli", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "shapes-art-erm-adam-none-seed0" in done.stderr
+    assert "nowhere.pth" in done.stderr
+    assert "1 of 1 runs failed" in done.stderr
+
+
+def test_a_table_of_one_experiment_in_a_folder_of_several(tmp_path: Path) -> None:
+    write_run(tmp_path, 0.5, optimizer="sam", steps=100, evaluate_every=50)
+    write_run(tmp_path, 0.7, optimizer="adam", steps=100, evaluate_every=50)
+    file = tmp_path / "one.toml"
+    file.write_text('[[runs]]\noptimizer = "sam"\n[small]\nseed = 0\nsteps = 100\nevaluate_every = 50\n')
+    assert "adam" in mecam("table", tmp_path).stdout
+    only = mecam("table", tmp_path, "--experiment", file, "--small").stdout
+    assert "sam" in only
+    assert "adam" not in only
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["bench", "--seeds", "0,0"], "names a value twice"),
+        (["bench", "--seeds", "0,x"], "--seeds 0,x is not a list of whole numbers"),
+        (["bench", "--optimizer", "adm"], "did you mean adam"),
+        (["bench", "--method", "corla"], "did you mean coral"),
+        (["bench", "--target", "arts", "--steps", "1"], "shapes has no domain 'arts'"),
+        (["bench", "--small"], "--small is a version of an experiment"),
+        (["bench", "--grid", "fine"], "there is no grid 'fine'"),
+        (["bench", "--draws", "0"], "--draws 0"),
+        (["bench", "--engine", "steam", "--dry-run"], "there is no engine 'steam'"),
+        (["bench", "nowhere.toml"], "there is no experiment nowhere.toml"),
+        (["table", "nowhere"], "there is no folder nowhere"),
+        (["table", ".", "--spread", "wide"], "there is no spread 'wide'"),
+    ],
+)
+def test_bad_words_are_one_line_and_exit_code_2(words: list[str], said: str, tmp_path: Path) -> None:
+    if words[0] == "bench":
+        words = [*words, "--out", str(tmp_path)]
+    found = mecam(*words)
+    assert found.exit_code == 2
+    assert said in found.stderr
+    assert len(found.stderr.splitlines()) == 1

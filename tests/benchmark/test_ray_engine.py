@@ -1,0 +1,257 @@
+"""The Ray engine on a real cluster of two nodes: lost nodes, failures, shipped data, claims, interruption."""
+
+import importlib.util
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mecam.benchmark import ray_engine as module
+from mecam.benchmark.bench import bench, missing
+from mecam.benchmark.jobs import Event
+from mecam.benchmark.local import LocalEngine
+from mecam.benchmark.ray_engine import RayEngine
+from mecam.benchmark.results import read
+from mecam.benchmark.tables import rows
+from mecam.benchmark.worker import log_tail, read_timing
+from mecam.data.open import cache_folder
+from mecam.data.pack import pack
+from mecam.recipe import Recipe, make
+from mecam.runs import ClaimedError, RunFolder, claim
+from mecam.training import train
+from tests.data.folders import make_folder
+
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed: mecam[ray]")
+TINY = {"steps": 2, "evaluate_every": 1, "batch": 4, "image_size": 16}
+NODE = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The embedded set, packed once for all processes of this file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MECAM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        # one token for all clusters of this file: Ray would put one into the home folder, for good
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        yield
+
+
+@pytest.fixture(scope="module")
+def cluster(cache: None) -> Iterator[Any]:  # noqa: ARG001  # nodes inherit its settings
+    """A cluster of one node."""
+    ray = module._import_ray()
+    from ray.cluster_utils import Cluster
+
+    cluster: Any = Cluster(initialize_head=True, head_node_args=NODE)
+    try:
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.fixture
+def connected(cluster: Any) -> None:
+    """A connection for several tests: Ray's processes stay, with torch in them. The engine uses what it finds."""
+    ray = module._import_ray()
+    if not ray.is_initialized():
+        ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
+
+
+@pytest.fixture
+def unconnected() -> None:
+    module._import_ray().shutdown()
+
+
+def recipes(*targets: str, **values: object) -> list[Recipe]:
+    return [make({"target": target, **TINY, **values}) for target in targets]
+
+
+def same_files(one: Path, other: Path, runs: list[Recipe]) -> None:
+    for recipe in runs:
+        for name in ("model.safetensors", "predictions.safetensors", "records.jsonl", "done.json"):
+            found = [(out / recipe.run_id / name).read_bytes() for out in (one, other)]
+            assert found[0] == found[1], (recipe.run_id, name)
+
+
+@needs_ray
+@pytest.mark.usefixtures("unconnected")
+def test_a_killed_node_changes_nothing_in_the_table(
+    tmp_path: Path, cluster: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    runs = recipes("art", "cartoon", "photo", "sketch", steps=70, evaluate_every=70)
+    second = cluster.add_node(**NODE)
+    events: list[Event] = []
+
+    def watch(event: Event) -> None:
+        events.append(event)
+        there = event.worker.endswith(second.node_id[:6])
+        if there and event.kind == "progress" and event.step == 0 and second in cluster.worker_nodes:
+            cluster.remove_node(second, allow_graceful=False)
+
+    outcome = bench(runs, tmp_path / "ray", engine=RayEngine(cluster.address), watch=watch)
+    assert capfd.readouterr() == ("", "")
+    assert (sorted(outcome.done), outcome.failed) == (sorted(r.run_id for r in runs), {})
+    started = Counter(event.run_id for event in events if event.kind == "started")
+    assert sorted(started.values()) == [1, 1, 1, 2]  # one was lost with its node
+    workers = os.cpu_count()  # a thread each, as on the cluster: sums do not depend on their number then
+    bench(runs, tmp_path / "local", engine=LocalEngine(workers=workers, device="cpu"))
+    tables = [rows(read(tmp_path / engine)[0]) for engine in ("ray", "local")]
+    assert tables[0] == tables[1]
+    assert tables[0][0].cells["average"].runs == 4
+    same_files(tmp_path / "ray", tmp_path / "local", runs)
+    for recipe in runs:
+        RunFolder(tmp_path / "ray" / recipe.run_id).verify()
+
+
+@needs_ray
+@pytest.mark.usefixtures("unconnected")
+def test_ray_is_started_and_ended_where_there_is_no_cluster(tmp_path: Path) -> None:
+    import ray
+
+    former = signal.getsignal(signal.SIGTERM)
+    outcome = bench(recipes("sketch"), tmp_path, engine=RayEngine())
+    assert (len(outcome.done), outcome.failed) == (1, {})
+    assert not ray.is_initialized()
+    assert signal.getsignal(signal.SIGTERM) == former
+
+
+@needs_ray
+@pytest.mark.usefixtures("connected")
+def test_a_recipe_that_fails_by_itself_is_tried_once(tmp_path: Path) -> None:
+    good, bad = recipes("art", "photo"), recipes("art", backbone="lite0", weights="nowhere.pth")
+    events: list[Event] = []
+    outcome = bench([*bad, *good], tmp_path, engine=RayEngine(), watch=events.append)
+    assert sorted(outcome.done) == sorted(recipe.run_id for recipe in good)
+    assert list(outcome.failed) == [bad[0].run_id]
+    assert "nowhere.pth" in outcome.failed[bad[0].run_id]
+    assert "nowhere.pth" in log_tail(tmp_path, bad[0].run_id)
+    assert [e.kind for e in events if e.run_id == bad[0].run_id] == ["started", "failed"]
+    assert "source validation" in log_tail(tmp_path, good[0].run_id)
+    assert (read_timing(tmp_path / good[0].run_id) or {})["steps"] == 3
+    assert missing([*good, *bad], tmp_path) == bad
+
+
+@needs_ray
+@pytest.mark.usefixtures("connected")
+def test_data_that_a_node_does_not_see_is_shipped_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "PIECE", 1000)
+    store = pack(make_folder(tmp_path / "images"), tmp_path / "store")
+    # a path of this process alone: no other works in this folder
+    values = {"data": "/proc/self/cwd/store", "backbone": "resnet8", "pretrained": False}
+    runs = [recipe for seed in (0, 1) for recipe in recipes(store.domains[0], seed=seed, **values)]
+    outcome = bench(runs, tmp_path / "ray", engine=RayEngine(cpus=0.5))  # both at once
+    assert (len(outcome.done), outcome.failed) == (2, {})
+    shipped = cache_folder() / "stores" / store.fingerprint
+    for file in (tmp_path / "store").iterdir():
+        assert (shipped / file.name).read_bytes() == file.read_bytes()
+    written = (shipped / "data.bin").stat()
+    more = recipes(store.domains[0], seed=2, **values)
+    assert len(bench(more, tmp_path / "ray", engine=RayEngine()).done) == 1
+    assert (shipped / "data.bin").stat().st_ino == written.st_ino
+    for recipe in (*runs, *more):
+        train(recipe, tmp_path / "here", device="cpu")
+    same_files(tmp_path / "ray", tmp_path / "here", [*runs, *more])
+
+
+@needs_ray
+@pytest.mark.usefixtures("connected")
+def test_a_run_is_claimed_while_it_is_in_flight(tmp_path: Path) -> None:
+    [recipe] = recipes("photo")
+    folder = tmp_path / recipe.run_id
+    kinds: list[str] = []
+    with ExitStack() as other:
+        other.enter_context(claim(folder))
+
+        def watch(event: Event) -> None:
+            kinds.append(event.kind)
+            if event.kind == "elsewhere":
+                other.close()
+            if event.kind == "progress":
+                with pytest.raises(ClaimedError), claim(folder):
+                    pass
+
+        bench([recipe], tmp_path, engine=RayEngine(), watch=watch)
+    assert kinds == ["elsewhere", "started", "progress", "progress", "progress", "done"]
+    with claim(folder):
+        pass
+
+
+@needs_ray
+@pytest.mark.usefixtures("connected")
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_signal_stops_runs_and_a_shared_folder_keeps_them(tmp_path: Path, shared: bool) -> None:
+    runs = recipes("art", "photo", steps=40, evaluate_every=40)
+    events: list[Event] = []
+
+    def watch(event: Event) -> None:
+        if event.kind == "progress" and "progress" not in {e.kind for e in events}:  # a second signal kills
+            os.kill(os.getpid(), signal.SIGTERM)
+        events.append(event)
+
+    outcome = bench(runs, tmp_path / "ray", engine=RayEngine(shared=shared), watch=watch)
+    assert (outcome.done, outcome.failed) == ([], {})
+    assert sorted(outcome.stopped) == sorted(recipe.run_id for recipe in runs)
+    started = {event.run_id for event in events if event.kind == "started"}
+    begun = [recipe for recipe in runs if recipe.run_id in started]
+    assert [(tmp_path / "ray" / recipe.run_id / "checkpoint").exists() for recipe in begun] == [shared]
+    if shared:
+        events.clear()
+        bench(begun, tmp_path / "ray", engine=RayEngine(shared=True), watch=events.append)
+        assert min(event.step for event in events if event.kind == "progress") > 0
+        train(begun[0], tmp_path / "here", device="cpu")
+        same_files(tmp_path / "ray", tmp_path / "here", begun)
+
+
+@needs_ray
+@pytest.mark.usefixtures("connected")
+def test_runs_that_fit_on_no_node_are_refused_here_and_wait_on_a_cluster() -> None:
+    engine = RayEngine(cpus=1000)
+    with pytest.raises(ValueError, match="1000 CPUs and 0 GPUs: the largest has 1 CPUs and 0 GPUs; give less"):
+        engine._check_room(alone=True)
+    with pytest.warns(UserWarning, match="wait until such a node joins"):
+        engine._check_room(alone=False)
+
+
+@needs_ray
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"cpus": 0}, "needs some of a CPU or a GPU"), ({"device": "cuda"}, "gpus=0: Ray would give a run no GPU")],
+)
+def test_resources_that_no_run_can_use_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RayEngine(**options)
+
+
+@needs_ray
+@pytest.mark.usefixtures("unconnected")
+def test_an_address_at_which_nothing_answers_is_named_at_once(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(RuntimeError, match=f"does not answer at {address} .*refused.*ray status"):
+            RayEngine(address).run(recipes("art"), tmp_path, print)
+
+
+@needs_ray
+def test_a_node_with_another_mecam_refuses(tmp_path: Path) -> None:
+    [recipe] = recipes("art")  # which has this name here, and another one there
+    with pytest.raises(RuntimeError, match="Install the same on all nodes"):
+        module._run(recipe, "shapes-art-0123456789", tmp_path, "cpu", 1, None, None)
+
+
+def test_without_ray_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ImportError, match=r"sys.modules.*pip install 'mecam\[ray\]'"):
+        RayEngine()

@@ -1,0 +1,197 @@
+"""What the page is made from, read from run folders."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mecam.analysis.curvature import At, Curvature
+from mecam.data.shapes import shapes
+from mecam.report import write
+from mecam.report.content import Content, gather
+from mecam.report.curves import POINTS, curve
+from mecam.report.measured import SIDE, read_curvature, read_surface
+from mecam.report.mistakes import PAIRS, predictions
+from mecam.report.page import in_script
+from mecam.report.thumbnails import Thumbnails, samples
+from mecam.runs import RunFolder
+from tests.report.runs import CLASSES, splits, write_run
+
+DOMAINS = ["art", "cartoon", "photo", "sketch"]
+
+
+def read(out: Path) -> Content:
+    return gather(out, title="", images=False)
+
+
+def test_a_curve_is_thinned_and_keeps_its_ends() -> None:
+    records = [{"step": step, "splits": splits(["a", "b", "c"], step / 1000)} for step in range(0, 1001, 5)]
+    thinned = curve(records, "a")
+    assert len(thinned.steps) == POINTS
+    assert (thinned.steps[0], thinned.steps[-1]) == (0, 1000)
+    assert thinned.source_accuracy == pytest.approx([step / 10 for step in thinned.steps])
+
+
+def test_a_curve_averages_the_sources_and_not_the_target() -> None:
+    metrics = {"a in": 0.9, "a out": 0.8, "b in": 0.7, "b out": 0.2, "c in": 0.6, "c out": 0.4}
+    record = {"step": 0, "splits": {name: {"accuracy": v, "loss": math.nan} for name, v in metrics.items()}}
+    found = curve([record], "a")
+    assert found.source_accuracy == pytest.approx([30])
+    assert found.target_accuracy == [90]
+    assert found.source_loss == found.target_loss == [None]
+
+
+def test_runs_of_a_row_are_those_behind_its_cells(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        for target in ("art", "photo"):
+            for rho, accuracy in ((0.1, 0.5), (0.2, 0.7)):
+                values: dict[str, Any] = {"optimizer": "sam", "optimizer_settings": {"rho": rho}}
+                write_run(tmp_path, accuracy + seed / 10, domains=DOMAINS, target=target, seed=seed, **values)
+    content = read(tmp_path)
+    assert [row.settings for row in content.rows] == ["rho=0.1", "rho=0.2"]
+    for row in content.rows:
+        behind = [content.runs[place] for place in row.runs]
+        assert [(run.target, run.seed) for run in behind] == [("art", 0), ("art", 1), ("photo", 0), ("photo", 1)]
+        assert sum(run.accuracy or 0 for run in behind) / 4 == pytest.approx(row.cells[-1].mean)
+    assert [[entry.values for entry in sweep.rows] for sweep in content.rho] == [[[0.1], [0.2]]]
+
+
+def test_a_run_at_the_default_is_a_point_of_the_sweep(tmp_path: Path) -> None:
+    write_run(tmp_path, 0.5, domains=DOMAINS, target="art", optimizer="sam")
+    write_run(tmp_path, 0.5, domains=DOMAINS, target="art", optimizer="sam", optimizer_settings={"rho": 7.0})
+    write_run(tmp_path, 0.5, domains=DOMAINS, target="art", optimizer="sam", optimizer_settings={"rho": 8.0}, lr=1.0)
+    (sweep,) = read(tmp_path).rho
+    assert sorted(entry.values[0] for entry in sweep.rows) == [0.05, 7.0]  # the third differs in more than rho
+
+
+def test_mistakes_are_the_surest_ones_with_names_from_the_weights(tmp_path: Path) -> None:
+    said = [(0, 1, 0.5), (0, 0, 0.99), (1, 2, 0.9), (2, 1, 0.7)]
+    folder = write_run(tmp_path, 0.25, domains=DOMAINS, target="art", predicted=said)
+    found = predictions(folder, None, Thumbnails())
+    assert found is not None
+    assert found.classes == CLASSES
+    assert [(m.label, m.predicted, m.confidence, m.image) for m in found.mistakes] == [
+        (1, 2, 0.9, None), (2, 1, 0.7, None), (0, 1, 0.5, None),
+    ]  # fmt: skip
+    assert sorted(found.counts) == [(0, 0, 1), (0, 1, 1), (1, 2, 1), (2, 1, 1)]
+
+
+def test_of_many_classes_only_the_confusions_are_kept(tmp_path: Path) -> None:
+    said = [(label, (label + 1) % 50, 0.5) for label in range(50)] + [(7, 8, 0.5)] + [(3, 3, 0.5)] * 9
+    folder = write_run(tmp_path, 0.25, domains=DOMAINS, target="art", predicted=said)
+    folder.write_model({"weight": torch.zeros(1)}, {"classes": [str(number) for number in range(50)]})
+    found = predictions(folder, None, Thumbnails())
+    assert found is not None
+    assert not found.whole
+    assert len(found.counts) == PAIRS
+    assert found.counts[0] == (7, 8, 2)
+
+
+def test_images_are_shown_only_of_the_data_the_run_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MECAM_CACHE", str(tmp_path / "cache"))
+    said = [(0, 1, 0.5)]
+    for seed, fingerprint in ((0, shapes().fingerprint), (1, "another")):
+        write_run(
+            tmp_path, 0.5, domains=DOMAINS, target="art", seed=seed, predicted=said, fingerprint=fingerprint
+        )  # fmt: skip
+    content = gather(tmp_path, title="")
+    names = {run.seed: (run.predictions.mistakes[0].name, run.predictions.mistakes[0].image is None)
+             for run in content.runs if run.predictions}  # fmt: skip
+    assert names == {0: ("art/circle/0000.png", False), 1: ("image 0", True)}
+
+
+def test_thumbnails_are_embedded_once_and_up_to_a_limit() -> None:
+    data = shapes(per_class=2)
+    thumbnails = Thumbnails(most=20_000)
+    found = samples(data, thumbnails)
+    assert samples(data, thumbnails) == found
+    assert [domain.name for domain in found] == list(data.domains)
+    assert sum(map(len, thumbnails.images)) <= 20_000
+    assert 0 < len(thumbnails.images) < 4 * 7
+
+
+def test_a_large_surface_is_thinned(tmp_path: Path) -> None:
+    side = [float(place) for place in range(200)]
+    loss = [[x + 1000 * y for x in side] for y in side]
+    loss[0][0] = math.inf
+    (tmp_path / "landscape.json").write_text(json.dumps({"split": "art in", "x": side, "y": side, "loss": loss}))
+    surface = read_surface(tmp_path, 0)
+    assert surface is not None
+    assert len(surface.x) <= SIDE
+    assert surface.holes == 1
+    for row, y in zip(surface.loss, surface.y, strict=True):
+        for value, x in zip(row, surface.x, strict=True):
+            assert value is None or value == pytest.approx((x or 0) + 1000 * (y or 0), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"split": "art in", "x": [0], "y": [0, 1], "loss": [[1]]},
+        {"split": "art in", "x": [0], "y": [0], "loss": [["<b>"]]},
+        {"split": "art in", "x": [0], "y": [0], "loss": 3},
+        {"split": "art in", "x": [0], "y": [0]},
+        [],
+    ],
+)
+def test_a_landscape_of_another_shape_is_named_and_the_rest_shown(tmp_path: Path, values: Any) -> None:
+    folder = write_run(tmp_path, 0.5, domains=DOMAINS, target="art")
+    (folder.path / "landscape.json").write_text(json.dumps(values))
+    content = read(tmp_path)
+    assert content.surfaces == []
+    assert len(content.rows) == 1
+    assert [note for note in content.notes if str(folder.path / "landscape.json") in note]
+
+
+@pytest.mark.parametrize("rho", [3, [0.1, 0.2], ["<b>"], [None, 0.1, 0.2]])
+def test_a_curvature_of_another_shape_is_refused(tmp_path: Path, rho: Any) -> None:
+    values = {"split": "a", "loss": 1, "gradient_norm": 1, "rho": rho, "numerator": [1], "curvature": [1]}
+    (tmp_path / "curvature.json").write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=r"curvature\.json has"):
+        read_curvature(tmp_path, 0)
+
+
+def test_the_curvature_that_analysis_measures_can_be_read(tmp_path: Path) -> None:
+    at = At(rho=0.1, plus=0.3, minus=0.1, numerator=0.4, signed=0.2, curvature=0.2, scaled=20.0)
+    measured = Curvature(loss=0.5, gradient_norm=1.0, at=(at,), data="art in", samples=10, dtype="float64")
+    (tmp_path / "curvature.json").write_text(json.dumps(measured.to_dict()))
+    found = read_curvature(tmp_path, 3)
+    assert found is not None
+    assert (found.run, found.split, found.rho, found.numerator) == (3, "art in", [0.1], [0.4])
+
+
+def test_damage_is_said_and_the_rest_shown(tmp_path: Path) -> None:
+    for seed in range(4):
+        write_run(tmp_path, 0.5, domains=DOMAINS, target="art", seed=seed, predicted=[(0, 1, 0.5)])
+    write_run(tmp_path, None, domains=DOMAINS)
+    folders = [RunFolder(path) for path in sorted(tmp_path.glob("*-art-*"))]
+    folders[0].predictions_file.write_bytes(b"nothing")
+    folders[1].records_file.write_text("{\n")
+    folders[2].done_file.write_text("{")
+    content = read(tmp_path)
+    assert len(content.runs) == 3
+    assert [any(str(folder.path) in note for note in content.notes) for folder in folders] == [True, True, True, False]
+    assert any("1 run has no unseen domain" in note for note in content.notes)
+
+
+def test_json_stands_safely_in_a_script() -> None:
+    value = {"</script><!--": ["\u2028", "&amp;", math.nan, math.inf, "NaN"], "ok": 1.5}
+    text = in_script(value)
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == {"</script><!--": ["\u2028", "&amp;", None, None, "NaN"], "ok": 1.5}
+
+
+def test_equal_runs_give_equal_pages(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs", 0.5, domains=DOMAINS, target="art")
+    pages = [write(tmp_path / "runs", tmp_path / name, images=False).read_bytes() for name in ("one.html", "two.html")]
+    assert pages[0] == pages[1]
+
+
+def test_no_folder_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="there is no folder"):
+        write(tmp_path / "nothing", tmp_path / "page.html")

@@ -1,0 +1,369 @@
+"""The page in a real browser: what a reader sees and can do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import mecam
+from mecam.benchmark import results, tables
+from mecam.recipe import make
+from mecam.report import write
+from mecam.report.commands import command
+from mecam.runs import RunFolder
+from tests.report.runs import CLASSES, write_run
+
+playwright = pytest.importorskip("playwright.sync_api")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+FLAGS += ["--enable-unsafe-swiftshader"]  # WebGL without a GPU
+HACK = "</script><script>window.hacked = true</script>"
+DOMAINS = ["<img src=x onerror='window.hacked = true'>", 'say "hi" & bye', HACK]
+WRONG = [(0, 0, 0.9), (0, 2, 0.8), (1, 2, 0.99), (2, 2, 0.7), (1, 1, 0.6)]
+
+
+@dataclass
+class Page:
+    """A page that is open, and what it asked for and complained of."""
+
+    tab: Any
+    requests: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    def texts(self, selector: str) -> list[str]:
+        return [text.strip() for text in self.tab.locator(selector).all_text_contents()]
+
+    def names(self) -> list[str]:
+        """The visible rows of the leaderboard, top down."""
+        return [text.strip() for text in self.tab.locator("#board tbody:not([hidden]) .open").all_inner_texts()]
+
+    def overflow(self) -> int:
+        return int(self.tab.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Runs with names that would like to be markup, sweeps, an unfinished run, measurements; and a trained one."""
+    out = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MECAM_CACHE", str(out / "cache"))
+        common: dict[str, Any] = {"data": "nowhere", "domains": DOMAINS}
+        for seed in (0, 1):
+            for place, target in enumerate(DOMAINS):
+                for optimizer, accuracy in (("adam", 0.5), ("sam", 0.6), ("gsam", 0.55)):
+                    shown = None if (optimizer, place, seed) == ("gsam", 2, 1) else accuracy + place / 10 + seed / 50
+                    write_run(out, shown, target=target, optimizer=optimizer, seed=seed, predicted=WRONG, **common)
+                for alpha in (0.1, 0.2):
+                    for beta in (0.1, 0.3):
+                        settings = {"alpha": alpha, "beta": beta}
+                        accuracy = 0.3 + alpha + beta / 10
+                        same: dict[str, Any] = {"target": target, "seed": seed, "optimizer": "mecam", **common}
+                        write_run(out, accuracy, optimizer_settings=settings, **same)
+                for rho in (0.01, 0.5):
+                    same = {"target": target, "seed": seed, "optimizer": "asam", **common}
+                    write_run(out, 0.4 + rho / 10, optimizer_settings={"rho": rho}, **same)
+        measure(next(out.glob("nowhere-*-sam-none-seed0-*")))
+        mecam.train(make({"target": "art", "steps": 2, "evaluate_every": 2}), out, device="cpu")
+        damaged = write_run(out, 0.5, target="photo", domains=["photo", "art"])
+        damaged.records_file.write_text("{}\n")
+        yield out
+
+
+def measure(folder: Path) -> None:
+    side = [-1.0, 0.0, 1.0]
+    loss: list[list[float | None]] = [[x * x + y * y for x in side] for y in side]
+    loss[0][0] = None
+    (folder / "landscape.json").write_text(json.dumps({"split": HACK, "x": side, "y": side, "loss": loss}))
+    curvature = {"split": "in", "loss": 0.1, "gradient_norm": 0.2, "rho": [0.05], "numerator": [-3e-3]}
+    (folder / "curvature.json").write_text(json.dumps({**curvature, "curvature": [3e-3]}))
+
+
+@pytest.fixture(scope="module")
+def file(out: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(out, tmp_path_factory.mktemp("page") / "page.html", title=f"Title {HACK}")
+
+
+@pytest.fixture(scope="module")
+def flat(out: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page as it is where plotly is not installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "plotly.offline", None)
+        return write(out, tmp_path_factory.mktemp("flat") / "page.html", title=f"Title {HACK}")
+
+
+@pytest.fixture
+def opened(browser: Any, file: Path) -> Iterator[Page]:
+    yield from visit(browser, file)
+
+
+def visit(browser: Any, file: Path, **settings: Any) -> Iterator[Page]:
+    context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **settings})
+    context.set_default_timeout(8000)
+    page = Page(context.new_page())
+    page.tab.on("request", lambda request: page.requests.append(request.url))
+    page.tab.on("pageerror", lambda error: page.complaints.append(str(error)))
+    page.tab.on("console", lambda message: page.complaints.append(message.text) if message.type == "error" else None)
+    page.tab.goto(file.as_uri())
+    yield page
+    context.close()
+
+
+def choose(page: Page, label: str, option: str) -> None:
+    page.tab.get_by_label(label, exact=True).select_option(option)
+
+
+def scroll_through(page: Page) -> None:
+    height = page.tab.evaluate("document.documentElement.scrollHeight")
+    for top in range(0, height, 700):
+        page.tab.evaluate(f"scrollTo(0, {top})")
+        page.tab.wait_for_timeout(30)
+
+
+def test_everything_is_drawn_and_nothing_is_fetched(opened: Page, file: Path, tmp_path: Path) -> None:
+    scroll_through(opened)
+    opened.tab.wait_for_selector("[data-drawn=solid]", timeout=20_000)
+    opened.tab.screenshot(path=tmp_path / "page.png", full_page=True)
+    assert (tmp_path / "page.png").stat().st_size > 50_000
+    assert [url for url in opened.requests if not url.startswith("data:")] == [file.as_uri()]
+    assert opened.complaints == []
+
+
+def test_names_are_text(browser: Any, flat: Path) -> None:
+    for page in visit(browser, flat):
+        choose(page, "data", "nowhere")
+        assert page.tab.title() == f"Title {HACK}"
+        assert set(DOMAINS) <= set(page.texts("#board thead button > span:first-child"))
+        assert set(DOMAINS) <= set(page.texts("#bars figcaption"))
+        page.tab.get_by_role("button", name="sam", exact=True).first.click()
+        page.tab.locator(".behind .link").first.click()
+        assert page.texts(".confusion .upright") == CLASSES
+        assert HACK in page.tab.inner_text("#environments")
+        scroll_through(page)
+        assert HACK in page.tab.inner_text("#surfaces")
+        assert page.tab.evaluate("window.hacked") is None
+        assert page.complaints == []
+
+
+def test_leaderboard_is_the_table(opened: Page, out: Path) -> None:
+    choose(opened, "data", "nowhere")
+    rows = [row for row in tables.rows(results.read(out)[0]) if row.key.data == "nowhere"]
+    ranked = sorted(rows, key=lambda row: -(row.cells["average"].mean or 0))
+    assert [name.split("\n")[0] for name in opened.names()] == [row.key.optimizer for row in ranked]
+    sam = next(row for row in rows if row.key.optimizer == "sam")
+    line = opened.tab.locator("#board tbody", has=opened.tab.get_by_role("button", name="sam", exact=True))
+    words = [f"{cell.mean:.1f} ± {cell.spread:.1f}" for cell in sam.cells.values()]
+    assert line.locator(".mean").all_text_contents() == words
+    gsam = opened.tab.locator("#board tbody", has=opened.tab.get_by_role("button", name="gsam", exact=True))
+    assert gsam.locator(".missing").all_text_contents() == ["1 of 2 runs", "5 of 6 runs"]
+
+
+def test_sorting_by_pointer_and_keyboard(opened: Page) -> None:
+    choose(opened, "data", "nowhere")
+    before = opened.names()
+    average = opened.tab.locator("#board thead th").filter(has_text="average")
+    assert average.get_attribute("aria-sort") == "descending"
+    average.get_by_role("button").click()
+    assert average.get_attribute("aria-sort") == "ascending"
+    assert opened.names() == before[::-1]
+    name = opened.tab.locator("#board thead th").first
+    name.get_by_role("button").focus()
+    opened.tab.keyboard.press("Enter")
+    assert name.get_attribute("aria-sort") == "ascending"
+    assert average.get_attribute("aria-sort") is None
+    assert opened.names() == sorted(before)
+    opened.tab.keyboard.press("Space")
+    assert opened.names() == sorted(before, reverse=True)
+
+
+def test_filtering(opened: Page) -> None:
+    choose(opened, "data", "nowhere")
+    assert len(opened.names()) == 9
+    choose(opened, "optimizer", "mecam")
+    assert len(opened.names()) == 4
+    opened.tab.get_by_label("filter by text").fill("ALPHA=0.2 beta=0.3")
+    assert len(opened.names()) == 1
+    assert opened.tab.inner_text("#shown") == "1 of 9 combinations"
+    opened.tab.get_by_label("filter by text").fill("")
+    choose(opened, "optimizer", "")
+    choose(opened, "averaging", "none")
+    choose(opened, "method", "erm")
+    assert len(opened.names()) == 9
+    choose(opened, "data", "")
+    assert opened.texts("#board thead button > span:first-child") == [
+        "combination",
+        "nowhere",
+        "shapes",
+        "average",
+        "runs",
+    ]
+
+
+def test_charts_follow_the_ticks(opened: Page) -> None:
+    choose(opened, "data", "nowhere")
+    ticked = opened.tab.locator("#board input:checked").count()
+    assert opened.tab.locator("#bars rect.bar").count() == ticked * (len(DOMAINS) + 1)
+    opened.tab.get_by_label("Compare sam in the charts", exact=True).set_checked(ticked == 0)
+    opened.tab.get_by_label("Compare asam (rho=0.5) in the charts").check()
+    now = opened.tab.locator("#board input:checked").count()
+    assert opened.tab.locator("#bars rect.bar").count() == now * (len(DOMAINS) + 1)
+    opened.tab.locator("#curves").scroll_into_view_if_needed()
+    opened.tab.wait_for_selector("#curves .chart")
+    assert opened.tab.locator("#curves .panel:first-child .line").count() == 2 * now
+    assert "accuracy" in opened.tab.locator("#curves .chart").first.get_attribute("aria-label")
+    opened.tab.get_by_label("loss", exact=True).check()
+    opened.tab.wait_for_selector("#curves .chart[aria-label*=': loss against steps']")
+
+
+def test_bars_have_the_lengths_of_the_means(opened: Page) -> None:
+    choose(opened, "data", "nowhere")
+    bars = opened.tab.locator("#bars .panel:last-child .bar")
+    widths = [float(bar.get_attribute("width")) for bar in bars.all()]
+    means = [float(text.split(" ±")[0]) for text in opened.texts("#bars .panel:last-child .value")]
+    assert len(means) >= 3
+    for width, mean in zip(widths, means, strict=True):
+        assert width / widths[0] == pytest.approx(mean / means[0], abs=2e-3)
+
+
+def test_hyperparameters(opened: Page) -> None:
+    heat = opened.tab.locator("#sweeps .heat")
+    assert heat.count() == 1
+    assert heat.locator("td").all_text_contents() == ["41.0± 0.0", "43.0± 0.0", "51.0± 0.0", "53.0 best± 0.0"]
+    assert heat.locator("tbody th").all_text_contents() == ["0.1", "0.2"]
+    assert "40.1 at 0.01, 45.0 at 0.5" in opened.tab.locator("#sweeps svg.chart").get_attribute("aria-label")
+
+
+def test_measurements(opened: Page) -> None:
+    assert opened.tab.evaluate("window.Plotly") is None
+    assert opened.tab.locator("#surfaces [data-drawn]").count() == 0
+    assert opened.tab.locator("#curvature-table .mean").all_text_contents() == ["0.003"]
+    assert opened.tab.locator("#curvature-table .runs").all_text_contents() == ["-0.003"]
+    opened.tab.locator("#surfaces").scroll_into_view_if_needed()
+    opened.tab.wait_for_selector("#surfaces [data-drawn=solid] canvas", timeout=20_000)
+    assert "1 point not finite" in opened.tab.inner_text("#surfaces")
+
+
+def test_surfaces_without_plotly_are_flat(browser: Any, flat: Path) -> None:
+    for page in visit(browser, flat):
+        page.tab.locator("#surfaces").scroll_into_view_if_needed()
+        page.tab.wait_for_selector("#surfaces [data-drawn=flat] canvas")
+        assert "mecam[report]" in page.tab.inner_text("#note-list")
+        assert page.complaints == []
+
+
+def test_one_run(opened: Page, out: Path) -> None:
+    """The run that was really trained: its predictions, images, command."""
+    choose(opened, "data", "shapes")
+    opened.tab.locator("#board .open").first.click()
+    opened.tab.get_by_role("button", name="Recipe and mistakes of shapes-art").click()
+    folder = RunFolder(next(out.glob("shapes-art-*")))
+    found = folder.read_predictions()
+    matrix = torch.zeros(7, 7, dtype=torch.int64)
+    matrix.index_put_((found["label"], found["predicted"]), torch.tensor(1), accumulate=True)
+    shown = [int(text) for text in opened.texts(".confusion td:not(.share)")]
+    assert shown == matrix.flatten().tolist()
+    wrong = found["confidence"][found["label"] != found["predicted"]]
+    assert f"{100 * wrong.max():.0f} % sure" in opened.texts(".mistakes li")[0]
+    opened.tab.locator(".mistakes img").last.scroll_into_view_if_needed()
+    opened.tab.wait_for_function("[...document.querySelectorAll('.mistakes img')].every((i) => i.naturalWidth === 32)")
+    assert opened.tab.locator("#samples img").count() == 4 * 7
+    assert opened.texts("#run pre")[0] == command(results.read(out)[0][-2].recipe)
+    assert opened.tab.evaluate("document.activeElement.id") == "run-title"
+
+
+def test_what_is_wrong_is_said(opened: Page) -> None:
+    notes = opened.tab.inner_text("#note-list")
+    assert "shapes-photo" in notes
+    assert "records.jsonl is damaged" in notes
+    assert "No images: " in opened.tab.inner_text("#sample-sets")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_phone(browser: Any, flat: Path, scheme: str, tmp_path: Path) -> None:
+    for page in visit(browser, flat, viewport={"width": 360, "height": 740}, color_scheme=scheme, has_touch=True):
+        choose(page, "data", "nowhere")
+        page.tab.locator("#board .open").first.click()
+        scroll_through(page)
+        assert page.overflow() == 0
+        page.tab.screenshot(path=tmp_path / f"{scheme}.png")
+        ink, paper = page.tab.evaluate(
+            "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
+        )
+        assert contrast(ink, paper) > 7
+        muted = page.tab.evaluate("getComputedStyle(document.querySelector('.muted')).color")
+        assert contrast(muted, paper) > 4.5
+
+
+def contrast(one: str, other: str) -> float:
+    """As WCAG 2 defines it, of two rgb() colours."""
+
+    def luminance(colour: str) -> float:
+        shares = [int(part) / 255 for part in colour[4:-1].split(",")]
+        linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_controls_have_names(opened: Page) -> None:
+    nameless = """[...document.querySelectorAll('button, input, select, img, svg[role=img], canvas')].filter((e) =>
+        e.checkVisibility() && !(e.getAttribute('aria-label') || e.alt || e.innerText?.trim() ||
+        e.labels?.[0]?.innerText.trim())).map((e) => e.outerHTML)"""
+    assert opened.tab.evaluate(nameless) == []
+
+
+def test_a_folder_without_runs(browser: Any, tmp_path: Path) -> None:
+    (tmp_path / "none").mkdir()
+    for page in visit(browser, write(tmp_path / "none", tmp_path / "page.html")):
+        assert "no run with an unseen domain" in page.tab.inner_text("#notes")
+        assert page.complaints == []
+
+
+def test_a_thousand_runs(browser: Any, tmp_path: Path) -> None:
+    out = tmp_path / "runs"
+    out.mkdir()
+    domains = ["art", "cartoon", "photo", "sketch"]
+    first = write_run(out, 0.5, domains=domains, evaluations=51, predicted=WRONG * 20, target="art")
+    base = json.loads(first.run_file.read_text())
+    done = json.loads(first.done_file.read_text())
+    for number in range(999):
+        settings = {"rho": 0.001 * (number // 8 + 1)}
+        values = {
+            "target": domains[number % 4],
+            "seed": number // 4 % 2,
+            "optimizer": "sam",
+            "optimizer_settings": settings,
+        }
+        recipe = make(values)
+        folder = out / recipe.run_id
+        folder.mkdir()
+        (folder / "run.json").write_text(json.dumps({**base, "id": recipe.run_id, "recipe": recipe.to_dict()}))
+        done["result"]["target_accuracy"] = 0.3 + 0.0005 * number
+        (folder / "done.json").write_text(json.dumps(done))
+        for name in ("records.jsonl", "model.safetensors", "predictions.safetensors"):
+            os.link(first.path / name, folder / name)
+    file = write(out, tmp_path / "page.html")
+    assert file.stat().st_size < 15_000_000
+    for page in visit(browser, file):
+        assert len(page.names()) == 126
+        timing = "performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd"
+        assert page.tab.evaluate(timing) < 5000  # 2 s on an idle machine; tests run beside others
+        assert page.complaints == []
