@@ -43,7 +43,7 @@ def data(count: int = 20) -> tuple[Tensor, Tensor]:
 
 def objective(seed: int = 0, *, batch: int = 7, count: int = 20) -> Objective:
     x, y = data(count)
-    batches = list(zip(x.split(batch), y.split(batch), strict=True))
+    batches = list(zip(torch.split(x, batch), torch.split(y, batch), strict=True))
     return Objective(network(seed), F.cross_entropy, batches, name="random")
 
 

@@ -54,7 +54,7 @@ def test_the_loss_is_the_one_the_run_reported(
 
 def test_how_images_are_batched_and_their_precision_do_not_matter(run: RunFolder) -> None:
     losses = [
-        objective_of(run.path, "validation", data=DATA, **options).value()  # type: ignore[arg-type]
+        objective_of(run.path, "validation", data=DATA, **options).value()
         for options in ({}, {"batch": 7}, {"batch": 10_000}, {"dtype": torch.float64})
     ]
     assert losses == pytest.approx([losses[0]] * 4, rel=1e-5)

@@ -18,7 +18,8 @@ KNOWN = torch.cat([torch.tensor([-9.0, -3.0, 5.0, 8.0]), torch.linspace(-0.5, 0.
 def with_spectrum(values: Tensor) -> Tensor:
     generator = torch.Generator().manual_seed(3)
     basis, _ = torch.linalg.qr(torch.randn(len(values), len(values), generator=generator).double())
-    return basis @ torch.diag(values.double()) @ basis.T
+    matrix: Tensor = basis @ torch.diag(values.double()) @ basis.T
+    return matrix
 
 
 def known() -> Objective:

@@ -105,9 +105,7 @@ def test_the_curvature_along_the_gradient_and_its_share_of_the_largest_eigenvalu
     sizes = [p.numel() for p in objective.parameters]
 
     def f(flat: torch.Tensor) -> torch.Tensor:
-        parts = [
-            part.view(p.shape) for part, p in zip(flat.split(sizes), objective.model.parameters(), strict=True)
-        ]
+        parts = [part.view(p.shape) for part, p in zip(flat.split(sizes), objective.model.parameters(), strict=True)]
         return cross_entropy(torch.func.functional_call(objective.model, dict(zip(names, parts, strict=True)), (x,)), y)
 
     theta = torch.cat([p.detach().reshape(-1) for p in objective.parameters])

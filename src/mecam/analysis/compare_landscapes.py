@@ -15,10 +15,14 @@ from mecam.analysis.directions import plane, random_directions
 from mecam.analysis.landscape import Landscape, landscape
 from mecam.analysis.runs import Part, objective_of
 from mecam.analysis.spectrum import eigenpairs
+from mecam.data.domains import DomainSet
 from mecam.runs.atomic import make_folder
+from mecam.serving.model import find_run
 
-IMAGES = 512  # a fixed draw of a split's images: 51 x 51 points of resnet8 then take under 3 minutes on 2 cores
-BATCH = 64
+# a fixed draw of a split's images: 51 x 51 points of resnet8 take 0.09 s to 0.12 s of one core for 512 images each, so
+# that a landscape of 384 takes under 3 minutes on 2 cores
+IMAGES = 384
+BATCH = 128
 PAGE = "landscape.json"  # in a run's folder, for the page
 Kind = Literal["random", "eigenvectors"]
 Progress = Callable[[str, int, int], None]  # which run, points done, points in all
@@ -36,21 +40,23 @@ def compare(
     radius: float = 1.0,
     seed: int = 0,
     device: torch.device | str = "cpu",
+    data: DomainSet | None = None,
     progress: Progress | None = None,
 ) -> tuple[dict[str, Landscape], list[Path]]:
     """The landscape around each run, and the files with their figures.
 
     The raw grid and, for planes, landscape.json go to each run's folder, the figures to `out`. Random directions are
     the same for all runs, each scaled by its own filters; eigenvectors, those of the largest eigenvalues, are each
-    run's own, and of length 1.
+    run's own, and of length 1. `data` is the runs' data, if it is open already.
     """
     grid = _steps(steps, radius)
     names = {"random": f"random, filter-normalised, seed {seed}", "eigenvectors": "eigenvectors of the Hessian"}
     if kind not in names:
         raise ValueError(f"there are no directions {kind!r}; there are {', '.join(names)}")
     found = {}
-    for name, folder in runs.items():
-        objective = objective_of(folder, split, limit=images, device=device, batch=BATCH)
+    for name, path in runs.items():
+        folder = find_run(path).path
+        objective = objective_of(folder, split, limit=images, device=device, batch=BATCH, data=data)
         if kind == "random":
             generator = torch.Generator().manual_seed(seed)
             directions = random_directions(objective.parameters, dimensions, generator)
@@ -79,12 +85,15 @@ def through(
     images: int | None = IMAGES,
     steps: int = 51,
     device: torch.device | str = "cpu",
+    data: DomainSet | None = None,
     progress: Progress | None = None,
 ) -> tuple[Landscape, list[Path]]:
     """The plane through three runs, on the images of the first; everything goes to `out`."""
     if len(runs) != 3:
         raise ValueError(f"a plane goes through three runs; {len(runs)} were given")
-    objectives = [objective_of(folder, split, limit=images, device=device, batch=BATCH) for folder in runs.values()]
+    objectives = [
+        objective_of(folder, split, limit=images, device=device, batch=BATCH, data=data) for folder in runs.values()
+    ]
     found = plane(*(objective.model for objective in objectives))
     x, y = found.grid(steps)
     make_folder(out)

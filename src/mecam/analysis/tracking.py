@@ -11,9 +11,9 @@ small far away is the second difference of the loss over the first,
     ratio = (f(θ+δ) + f(θ−δ) − 2f) / (f(θ+δ) − f(θ−δ)),   about rho uᵀHu / (2‖∇f‖),   u = ∇f/‖∇f‖
 
 f(θ−δ) is at hand where a third pass is at θ−δ on the same data (CR-SAM, MeCAM without a virtual domain). Elsewhere it
-is taken from the cubic through f and its slopes along δ at θ and θ+δ, which the passes also give: the second difference
-is then wrong by order rho⁴, no worse than it is itself as a measure of rho² uᵀHu. `measure` spends a pass on it
-instead.
+is taken from the cubic through f and its slopes along δ at θ and θ+δ, which the passes also give. On a smooth loss the
+second difference is then wrong by order rho⁴; with ReLUs more: over 200 steps of resnet8 on shapes by 29 % in the
+median for MeCAM (rho .1) and 23 % for SAM (rho .05). `measure` spends a pass on f(θ−δ) instead.
 
 With dropout each pass draws its own mask, and the differences are mostly its noise: give the optimizer
 shared_noise=True, or no dropout.
@@ -105,12 +105,13 @@ class Summary:
         return self.near > self.far and self.correlation < 0
 
     def text(self) -> str:
+        both = {(True, True): "both", (True, False): "the first alone", (False, True): "the second alone"}
         lines = [
-            f"|ratio| of the second to the first difference of the loss, over {self.records} records: {self.far:.3g} "
-            f"far from convergence ({'small' if self.small_far else 'not small'}, {SMALL} taken as the limit), "
-            f"{self.near:.3g} near it; rank correlation with the loss {self.correlation:+.2f}.",
-            "Curvature matters little far from convergence and more near it: "
-            + ("this run shows it." if self.small_far and self.grows else "this run does not show it."),
+            "Curvature should matter little far from convergence, and more near it: this run shows "
+            f"{both.get((self.small_far, self.grows), 'neither')}.",
+            f"The second over the first difference of the loss, in {self.records} records: {self.far:.3g} far from "
+            f"convergence ({'small' if self.small_far else 'not small'}, with {SMALL} as the limit), {self.near:.3g} "
+            f"near it; its rank correlation with the loss is {self.correlation:+.2f}.",
         ]
         if self.far_hessian is not None and self.near_hessian is not None:
             lines.append(

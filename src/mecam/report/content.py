@@ -11,11 +11,11 @@ from mecam import __version__
 from mecam.benchmark import results
 from mecam.benchmark.render import CAPTIONS
 from mecam.benchmark.results import Result
-from mecam.benchmark.tables import Cell, Key, Spread, variant_labels, rank_averages, rows
+from mecam.benchmark.tables import Cell, Key, Spread, rank_averages, rows, variant_labels
 from mecam.data.domains import DomainSet
 from mecam.data.open import open_data
 from mecam.report.commands import command, toml
-from mecam.report.curves import Curve, Number, curve, short
+from mecam.report.curves import Curve, Number, curve, full
 from mecam.report.measured import Curvature, Surface, read_curvature, read_surface
 from mecam.report.mistakes import Predictions, predictions
 from mecam.report.sweeps import Sweep, sweeps
@@ -109,8 +109,8 @@ def gather(out: Path, *, title: str, spread: Spread = "stderr", images: bool = T
             row.key.optimizer,
             row.key.averaging,
             row.key.variant.replace("optimizer_settings.", ""),
-            [Cell(short(c.mean), short(c.spread), c.runs, c.missing) for c in row.cells.values()],
-            short(ranks.get(row.key)),
+            [Cell(full(c.mean), full(c.spread), c.runs, c.missing) for c in row.cells.values()],
+            full(ranks.get(row.key)),
             [order[result.path] for result in groups[row.key]],
         )
         for row in table
@@ -213,8 +213,8 @@ def _run(
         folder.path.name,
         result.target,
         result.recipe.seed,
-        short(result.accuracy),
-        short(result.validation),
+        full(result.accuracy),
+        full(result.validation),
         outcome.get("selected_step"),
         _tried(lambda: command(result.recipe), notes, result.path) or "",
         toml(result.recipe),

@@ -37,9 +37,14 @@ def curve(records: Sequence[Mapping[str, Any]], target: str) -> Curve:
     )
 
 
-def short(value: float | None) -> Number:
-    """Four digits, which is what a page can show; None for what is no number."""
-    return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
+def short(value: float | None, digits: int = 4) -> Number:
+    """Four digits, which is what a chart can show; None for what is no number."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.{digits}g}")
+
+
+def full(value: float | None) -> Number:
+    """For numbers that the page rounds itself: of one rounded before, it would show another than the tables do."""
+    return short(value, 10)
 
 
 def _means(splits: Mapping[str, Mapping[str, Any]], target: str) -> tuple[Number, Number]:

@@ -1,0 +1,70 @@
+"""Landscapes of finished runs, as files."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mecam.analysis.compare_landscapes import compare, through
+from mecam.analysis.landscape import read
+from mecam.analysis.runs import objective_of
+from mecam.data.shapes import shapes
+from mecam.recipe import make
+from mecam.report.measured import read_surface
+from mecam.training.loop import train
+
+TINY = {"steps": 1, "evaluate_every": 1, "batch": 2, "target": "photo"}
+DATA = shapes(per_class=3)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    out = tmp_path_factory.mktemp("runs")
+    recipes = {name: make({**TINY, "optimizer": name}) for name in ("adam", "sam", "mecam")}
+    return {name: train(recipe, out / name, device="cpu", data=DATA).path for name, recipe in recipes.items()}
+
+
+def test_each_run_gets_its_grid_and_its_surface_on_the_page_and_all_one_figure(runs: dict[str, Path], tmp_path: Path):
+    seen: list[tuple[str, int, int]] = []
+    found, files = compare(runs, tmp_path / "out", images=16, steps=3, data=DATA, progress=lambda *at: seen.append(at))
+    assert {path.name for path in files} == {
+        f"landscape-{kind}.{ending}" for kind in ("contour", "surface") for ending in ("png", "svg")
+    }
+    assert {name for name, _, _ in seen} == set(runs)
+    surfaces = [read_surface(path, 0) for path in runs.values()]
+    assert len({(surface.split, surface.directions) for surface in surfaces if surface is not None}) == 1
+    for name, path in runs.items():
+        objective = objective_of(path, "train", limit=16, data=DATA)
+        assert found[name].loss[1, 1] == pytest.approx(objective.value(), rel=1e-4)
+        (raw,) = path.glob("landscape-*.npz")
+        np.testing.assert_array_equal(read(raw).loss, found[name].loss)
+
+
+def test_along_eigenvectors_in_one_dimension(runs: dict[str, Path], tmp_path: Path):
+    one = {"adam": runs["adam"]}
+    seen: list[tuple[str, int, int]] = []
+    for start in (0, 3):  # the second call finds all of it done
+        seen.clear()
+        found, files = compare(
+            one, tmp_path, kind="eigenvectors", dimensions=1, images=4, steps=3, radius=0.5, data=DATA,
+            progress=lambda *at: seen.append(at),
+        )  # fmt: skip
+        assert found["adam"].loss.shape == (1, 3)
+        assert [path.name for path in files] == ["landscape-line.png", "landscape-line.svg"]
+        assert (seen[0], seen[-1]) == (("adam", start, 3), ("adam", 3, 3))
+
+
+def test_the_plane_through_three_runs(runs: dict[str, Path], tmp_path: Path):
+    found, files = through(runs, tmp_path, images=8, steps=3, data=DATA)
+    assert found.loss.shape == (3, 3)
+    assert len(files) == 4
+    assert len(found.setting["points"]) == 3
+    with pytest.raises(ValueError, match="2 were given"):
+        through({name: runs[name] for name in ("adam", "sam")}, tmp_path)
+
+
+def test_words_that_mean_nothing_are_refused(runs: dict[str, Path], tmp_path: Path):
+    with pytest.raises(ValueError, match="no directions 'diagonal'"):
+        compare(runs, tmp_path, kind="diagonal")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="steps=1"):
+        compare(runs, tmp_path, steps=1)
