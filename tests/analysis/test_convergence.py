@@ -50,7 +50,7 @@ def test_the_steps_are_mecams_by_hand():
 
 def test_with_a_constant_radius_and_noise_the_gradients_beside_do_not_vanish():
     setting = {"lr": 0.05, "rho": 0.3, "alpha": 0.02, "noise": 0.1}
-    decaying = converge([0.02], 512, **setting)  # type: ignore[arg-type]
+    decaying = converge([0.02], 128, **setting)  # type: ignore[arg-type]
     constant = converge([0.02], 512, **setting, decaying=False)  # type: ignore[arg-type]
     assert decaying.holds
     last = constant.means[-1]

@@ -205,7 +205,7 @@ def test_several_landscapes_share_one_colour_scale(tmp_path: Path):
     }
     assert limits == {(0.5, 3.0)}
     assert [axes.get_title() for axes in figure.axes[:2]] == ["ERM (1 not finite)", "MeCAM"]
-    written = plot_landscape.plot(found, tmp_path / "figure")
+    written = plot_landscape.plot({"ERM": found["ERM"]}, tmp_path / "figure")
     assert [path.name for path in written] == [
         "figure-contour.png", "figure-contour.svg", "figure-surface.png", "figure-surface.svg"
     ]  # fmt: skip

@@ -53,6 +53,7 @@ def test_away_from_a_minimum_the_gradient_lowers_c_and_is_what_recovers_the_eige
     assert found.gradient_norm == pytest.approx(size)
     assert found.curvature == pytest.approx(largest / (1 + size**2))
     assert found.recovered == pytest.approx(largest)
+    assert found.magnitude == pytest.approx(largest)
 
 
 def test_at_a_stationary_point_that_bends_downwards_more_than_upwards_the_lemma_fails():

@@ -9,7 +9,8 @@ Theorem 3.2 reads H ≈ (f(θ+h) + f(θ−h) − 2f) / h², a matrix on the left
 
     (f(θ+rho u) + f(θ−rho u) − 2f(θ)) / rho² = uᵀHu + rho²/12 D⁴f[u,u,u,u] + O(rho⁴)
 
-for an f with four derivatives. uᵀHu is the curvature along the gradient, which λ_max bounds from above.
+for an f with four derivatives; the kinks of ReLU leave an error of lower order. uᵀHu is the curvature along the
+gradient, which λ_max bounds from above.
 
 Proposition 3.5 says of a virtual domain's loss m that alpha (f(θ−δ) − f) ≈ beta (m(θ−δ) − f) for a beta ≤ alpha. The
 beta for which this is an equality is `beta_star`.
@@ -25,6 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mecam.analysis.curvature import exact
 from mecam.analysis.objective import Objective, dot, norm
 from mecam.analysis.spectrum import eigenvalues
 
@@ -40,8 +42,17 @@ class AtMinimum:
     smallest: float  # λ_min
     gradient_norm: float
     curvature: float  # max |λ| / (‖∇f‖² + 1)
-    recovered: float  # C (1 + ‖∇f‖²), to be held against max |λ|
-    tolerance: float
+    tolerance: float  # of the eigenvalues
+
+    @property
+    def magnitude(self) -> float:
+        """max |λ|"""
+        return max(abs(self.largest), abs(self.smallest))
+
+    @property
+    def recovered(self) -> float:
+        """C (1 + ‖∇f‖²), which is max |λ| everywhere."""
+        return self.curvature * (1 + self.gradient_norm**2)
 
     @property
     def difference(self) -> float:
@@ -51,8 +62,7 @@ class AtMinimum:
     @property
     def applies(self) -> bool:
         """Whether this is the lemma's case: no gradient and no negative eigenvalue, to the tolerance."""
-        scale = max(abs(self.largest), abs(self.smallest))
-        return self.gradient_norm**2 <= self.tolerance and self.smallest >= -self.tolerance * scale
+        return self.gradient_norm**2 <= self.tolerance and self.smallest >= -self.tolerance * self.magnitude
 
 
 @dataclass(frozen=True)
@@ -89,13 +99,12 @@ class BetaStars:
 
 
 def at_minimum(objective: Objective, *, tolerance: float = 1e-6, seed: int = 0) -> AtMinimum:
-    """Both ends of the spectrum to a relative tolerance, and C."""
-    largest, smallest = (
+    """C, and both ends of the spectrum, each found by itself to a relative tolerance."""
+    highest, lowest = (
         eigenvalues(objective, end=end, tolerance=tolerance, seed=seed).values[0] for end in ("highest", "lowest")
     )
-    length = norm(objective.gradient())
-    curvature = max(abs(largest), abs(smallest)) / (length**2 + 1)
-    return AtMinimum(largest, smallest, length, curvature, curvature * (1 + length**2), tolerance)
+    metric = exact(objective, tolerance=tolerance, seed=seed)
+    return AtMinimum(highest, lowest, metric.gradient_norm, metric.curvature, tolerance)
 
 
 def central_difference(

@@ -303,7 +303,7 @@ class _Minus:
             with torch.no_grad():
                 for parameter, weight, grad, gradient in zip(moved, here, kept, gradients, strict=True):
                     parameter.copy_(weight)
-                    parameter.grad = grad.copy_(gradient)
+                    parameter.grad = None
         return loss
 
 
