@@ -1,4 +1,4 @@
-"""Adam, SAM and MeCAM on a toy problem with a domain nobody trains on. Run: python examples/optimizer_alone.py (half a minute).
+"""Adam, SAM and MeCAM on a toy problem with a domain nobody trains on: python examples/optimizer_alone.py.
 
 Three source domains show the same four blobs under different colour casts; the fourth cast is never trained on. This
 shows the optimizers at work; it is no benchmark.

@@ -1,6 +1,6 @@
 """Draws docs/pictures/shapes.png: every class of the embedded set in every domain, two images each.
 
-    python docs/pictures/shapes.py
+python docs/pictures/shapes.py
 """
 
 from pathlib import Path

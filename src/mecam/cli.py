@@ -29,6 +29,9 @@ app.add_typer(data_app, name="data")
 Out = Annotated[Path, typer.Option(help="Folder for results.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
 RunArgument = Annotated[Path, typer.Argument(help="A finished run: its folder, or the --out of mecam train.")]
+RunArguments = Annotated[list[Path], typer.Argument(help="Finished runs: their folders.")]
+Split = Annotated[str, typer.Option(help="train, validation (of the sources) or target.")]
+Images = Annotated[int | None, typer.Option(help="At most so many images, always the same ones.")]
 FolderArgument = Annotated[Path, typer.Argument(help="root/<domain>/<class>/<image>")]
 SkipUnreadable = Annotated[
     bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read, and name them.")
@@ -213,6 +216,69 @@ def report(
         from mecam.report import write
 
         print(write(out, file))
+
+
+@app.command()
+def curvature(
+    runs: RunArguments,
+    split: Split = "train",
+    radii: Annotated[str, typer.Option(help="rho, separated by commas.")] = "0.01,0.05,0.1,0.2,0.5",
+    exact: Annotated[bool, typer.Option("--exact", help="Also the largest eigenvalue of the Hessian.")] = False,
+    sharpness: Annotated[bool, typer.Option("--sharpness", help="Also ASAM's and first-order sharpness.")] = False,
+    images: Images = None,
+    double: Annotated[bool, typer.Option("--double", help="In float64.")] = False,
+    format: Annotated[str, typer.Option(help="terminal or json.")] = "terminal",
+    plot: Annotated[Path | None, typer.Option(help="A figure to write: .png or .svg.")] = None,
+    device: Device = "auto",
+) -> None:
+    """The paper's Table 5 for any runs: C at several radii, with all that goes into it beside it."""
+    with spoken_errors():
+        from mecam.analysis import command
+
+        print(command.curvature(
+            runs, split=split, radii=radii, exact=exact, sharpness=sharpness, images=images, double=double,
+            form=format, plot=plot, device=device,
+        ))  # fmt: skip
+
+
+@app.command()
+def spectrum(
+    run: RunArgument,
+    split: Split = "train",
+    top: Annotated[int, typer.Option(help="Eigenvalues of the largest magnitude.")] = 5,
+    draws: Annotated[int, typer.Option(help="Random vectors behind the trace.")] = 16,
+    density: Annotated[Path | None, typer.Option(help="A figure of the spectral density to write.")] = None,
+    images: Images = None,
+    device: Device = "auto",
+) -> None:
+    """The Hessian of a run: its largest eigenvalues, its trace with a standard error, its spectral density."""
+    with spoken_errors():
+        from mecam.analysis import command
+
+        print(command.spectrum(run, split=split, top=top, draws=draws, density=density, images=images, device=device))
+
+
+@app.command()
+def landscape(
+    runs: RunArguments,
+    out: Out = Path("landscape"),
+    split: Split = "train",
+    directions: Annotated[str, typer.Option(help="random, eigenvectors, or plane (through three runs).")] = "random",
+    dimensions: Annotated[int, typer.Option(help="1 or 2.")] = 2,
+    steps: Annotated[int, typer.Option(help="Points along an axis.")] = 51,
+    radius: Annotated[float, typer.Option(help="How far to go.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of the random directions, the same for all runs.")] = 0,
+    images: Images = None,
+    device: Device = "auto",
+) -> None:
+    """The loss around runs, side by side on one scale: PNG, SVG, raw grids, and surfaces for the page."""
+    with spoken_errors(resumes=True):
+        from mecam.analysis import command
+
+        print("\n".join(command.landscape(
+            runs, out, split=split, directions=directions, dimensions=dimensions, steps=steps, radius=radius,
+            seed=seed, images=images, device=device,
+        )))  # fmt: skip
 
 
 @app.command()

@@ -62,13 +62,24 @@ class Recipe:
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: bool = False
     nonfinite: Literal["raise", "skip"] = "raise"
+    track: int = 0  # steps from one record of curvature to the next, in tracking.jsonl; 0: none
+    track_measures: bool = False  # spend a pass on f(θ−δ) in these steps, instead of extrapolating it
     method_settings: Settings = field(default_factory=dict)
     optimizer_settings: Settings = field(default_factory=dict)
     averaging_settings: Settings = field(default_factory=dict)
     virtual_settings: Settings = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        at_least = {"steps": 0, "batch": 1, "image_size": 8, "evaluate_every": 1, "seed": 0, "lr": 0, "weight_decay": 0}
+        at_least = {
+            "steps": 0,
+            "batch": 1,
+            "image_size": 8,
+            "evaluate_every": 1,
+            "seed": 0,
+            "track": 0,
+            "lr": 0,
+            "weight_decay": 0,
+        }
         for name, low in at_least.items():
             if not getattr(self, name) >= low:
                 raise RecipeError(f"{name}={getattr(self, name)!r} is not allowed; it must be at least {low}")

@@ -15,7 +15,7 @@ from pytorch_optimizer import AdaHessian
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mecam.analysis.tracking import Record, Tracker, plot, read, summary
+from mecam.analysis.tracking import Record, Tracker, panels, plot, read, summary
 from mecam.optim import CRSAM, FSAM, SAM, LookSAM, MeCAM, SharpnessAware
 from mecam.optim.registry import OPTIMIZERS
 from tests.analysis.nets import at, data, flat, network
@@ -319,8 +319,17 @@ def test_the_summary_counts_betas() -> None:
 
 
 def test_plot_of_a_run_with_gaps_in_it(tmp_path: Path) -> None:
-    records = [*descended(1.0, 20).records]
+    cosines = [{"theta plus": 0.1 * n, "theta minus": -0.1 * n, "plus minus": 0.5} for n in range(10)]
+    pairs = zip(descended(1.0, 20).records, cosines, strict=True)
+    records = [replace(record, cosines={**three}) for record, three in pairs]
     records[3] = replace(records[3], f=None, ratio=None, cosines={})
+    curves = panels(records)
+    assert len(curves["cosines of gradients"]) == 3
+    for pair, values in curves["cosines of gradients"].items():
+        assert values[:3] == [cosine[pair] for cosine in cosines[:3]]
+        assert math.isnan(values[3])
+    assert set(curves["gaps"]) == {"f(θ+δ) − f", "f(θ−δ) − f"}
+    assert curves["|ratio|"]["ratio"][1] == abs(records[1].ratio or 0)
     assert plot(records, tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in plot(records[:1], tmp_path / "t.svg").read_bytes()
 

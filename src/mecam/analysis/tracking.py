@@ -54,6 +54,7 @@ PASSES: dict[type[SharpnessAware], tuple[str, ...]] = {
     FAD: (THETA, PLUS),
 }
 SMALL = 0.1  # a ratio below this counts as small
+LINEAR = ("gaps", "cosines of gradients")  # panels of numbers that can be negative
 FEWEST = 6  # records of which anything can be said
 Source = Literal["pass", "measured", "extrapolated"]
 
@@ -235,36 +236,42 @@ def summary(found: Sequence[Record]) -> Summary:
 
 
 def plot(found: Sequence[Record], path: Path | str) -> Path:
-    """Loss and gradient norm, gaps, curvature, ratio, and cosines over the steps."""
+    """Loss, gradient norm, gaps, curvature, ratio and cosines over the steps."""
     figure = new_figure(width=9, height=9)
-    axes = figure.subplots(3, 2, sharex=True)
     step = [r.step for r in found]
-    pairs = dict.fromkeys(pair for r in found for pair in r.cosines)
-    panels: list[tuple[str, str, dict[str, Iterable[float | None]]]] = [
-        ("loss", "log", {"f(θ)": (r.f for r in found)}),
-        ("gradient norm", "log", {"‖∇f‖": (r.norms.get(THETA) for r in found)}),
-        (
-            "gaps",
-            "linear",
-            {
-                "f(θ+δ) − f": (r.plus for r in found),
-                "f(θ−δ) − f": (r.minus for r in found),
-                "m(θ−δ) − f": (r.meta for r in found),
-            },
-        ),
-        ("C", "log", {"curvature": (r.curvature for r in found)}),
-        ("|ratio|", "log", {"second / first difference": (_magnitude(r.ratio) for r in found)}),
-        ("cosine of gradients", "linear", {pair: (r.cosines.get(pair) for r in found) for pair in pairs}),
-    ]
-    for place, (title, scale, lines) in zip(axes.flat, panels, strict=True):
-        place.set(title=title, yscale=scale, xlabel="step")
+    for place, (title, lines) in zip(figure.subplots(3, 2, sharex=True).flat, panels(found).items(), strict=True):
+        place.set(title=title, yscale="linear" if title in LINEAR else "log", xlabel="step")
         for name, values in lines.items():
-            numbers = [math.nan if value is None else value for value in values]
-            if not all(map(math.isnan, numbers)):
-                place.plot(step, numbers, label=name, linewidth=1)
-        if len(place.lines) > 1:
+            place.plot(step, values, label=name, linewidth=1)
+        if len(lines) > 1:
             place.legend(fontsize="small")
     return save(figure, path)
+
+
+def panels(found: Sequence[Record]) -> dict[str, dict[str, list[float]]]:
+    """The curves of the plot, by panel and name; NaN where a record has no value, and no curve without any."""
+
+    def curves(**values: Callable[[Record], float | None]) -> dict[str, list[float]]:
+        columns = {name: [math.nan if (v := value(r)) is None else v for r in found] for name, value in values.items()}
+        return {name: column for name, column in columns.items() if not all(map(math.isnan, column))}
+
+    def cosine(pair: str) -> Callable[[Record], float | None]:
+        return lambda r: r.cosines.get(pair)
+
+    pairs = dict.fromkeys(pair for r in found for pair in r.cosines)
+    gaps: dict[str, Callable[[Record], float | None]] = {
+        "f(θ+δ) − f": lambda r: r.plus,
+        "f(θ−δ) − f": lambda r: r.minus,
+        "m(θ−δ) − f": lambda r: r.meta,
+    }
+    return {
+        "f(θ)": curves(loss=lambda r: r.f),
+        "‖∇f‖": curves(norm=lambda r: r.norms.get(THETA)),
+        "gaps": curves(**gaps),
+        "C": curves(curvature=lambda r: r.curvature),
+        "|ratio|": curves(ratio=lambda r: None if r.ratio is None else abs(r.ratio)),
+        "cosines of gradients": curves(**{pair: cosine(pair) for pair in pairs}),
+    }
 
 
 class _Minus:
@@ -303,7 +310,7 @@ class _Minus:
             with torch.no_grad():
                 for parameter, weight, grad, gradient in zip(moved, here, kept, gradients, strict=True):
                     parameter.copy_(weight)
-                    parameter.grad = None
+                    parameter.grad = grad.copy_(gradient)
         return loss
 
 
@@ -398,7 +405,3 @@ def _quotient(over: float, under: float) -> float | None:
 def _finite(value: Tensor | float) -> float | None:
     number = float(value)
     return number if math.isfinite(number) else None
-
-
-def _magnitude(value: float | None) -> float | None:
-    return None if value is None else abs(value)

@@ -53,6 +53,10 @@ def check(recipe: Recipe, method: Method, sources: int, held_out: int) -> None:
         raise RecipeError(
             f"holdout={recipe.holdout} leaves no source image to validate on; take more, or selection=last without swad"
         )
+    if recipe.track and entry.sharpness_aware is None:
+        raise RecipeError(
+            f"track={recipe.track} looks at the passes of a sharpness-aware optimizer, and {recipe.optimizer} has one"
+        )
     if below == "adahessian" and method.surgery:
         raise RecipeError(
             f"adahessian needs the graph of the gradient, and {method.name} writes gradients itself; "

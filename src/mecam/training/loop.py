@@ -71,6 +71,8 @@ def _go(run: Run, folder: RunFolder, state: dict[str, Any] | None, signals: Stop
     if state is not None:
         run.load_state_dict(state)
         first = state["step"] + 1
+    if run.recipe.track:
+        run.track(folder.path / "tracking.jsonl", first - 1)
     for step in range(first, steps + 1):
         if run.best.stopped:
             break

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -17,13 +19,16 @@ from mecam.averaging import loaded
 from mecam.data.domains import DomainSet, source_domains
 from mecam.data.splits import seed_hash, split
 from mecam.methods import Setting
-from mecam.optim import clear_state
+from mecam.optim import SharpnessAware, clear_state
 from mecam.recipe import Recipe, lr_ratio
 from mecam.training import build
 from mecam.training.evaluate import evaluate
 from mecam.training.machine import Machine
 from mecam.training.metrics import Metrics, mean_over
 from mecam.training.selection import Best
+
+if TYPE_CHECKING:
+    from mecam.analysis.tracking import Tracker
 
 BN_BATCHES = 100  # over which batch-norm statistics of averaged weights are estimated anew
 
@@ -67,6 +72,7 @@ class Run:
         self.draws = torch.Generator().manual_seed(seed_hash(recipe.seed, "draws", ranks.rank()))
         self.method_state = self.method.initial_state()
         self.best = Best(recipe.selection)
+        self.tracker: Tracker | None = None
         # from here on the global stream is dropout's and the virtual domain's, another one in each process
         torch.manual_seed(seed_hash(recipe.seed, "training", ranks.rank()))
 
@@ -90,12 +96,25 @@ class Run:
                 ranks.average([value, *(parameter.grad for parameter in self.trained.parameters())])
                 return value
 
-            loss = cast("Any", self.optimizer).step(closure)
+            loss = self._step(closure, step)
         first = states[0] if states else self.method_state
         self.method_state = method.after(self.trained, batch, draw, first)
         ranks.average(_tensors(self.method_state))
         self.averaging.update(self.trained)
         return loss
+
+    def track(self, file: Path, after: int) -> None:
+        """Keep records of curvature in this file from now on, those of steps up to `after` in it already."""
+        from mecam.analysis.tracking import Tracker
+
+        self.tracker = Tracker(
+            cast("SharpnessAware", self.optimizer),
+            every=self.recipe.track,
+            path=file if self.machine.writes else None,
+            measure=self.recipe.track_measures,
+            extrapolate=not self.method.surgery,
+        )
+        self.tracker.resume(after)
 
     def evaluate(self, step: int) -> dict[str, Any]:
         """The record of this step; selection and averaging take note of it."""
@@ -165,6 +184,11 @@ class Run:
             torch.cuda.set_rng_state(own["random_on_device"], self.machine.device)
         if len(own["augmentation"]) == len(self.feed.generator.get_state()):  # a CPU's is no GPU's
             self.feed.generator.set_state(own["augmentation"])
+
+    def _step(self, closure: Callable[[], Tensor], step: int) -> Tensor | None:
+        if self.tracker is not None:
+            return cast("Tensor | None", self.tracker.step(closure, step))
+        return cast("Any", self.optimizer).step(closure)  # type: ignore[no-any-return]
 
     def _set_rates(self, step: int) -> None:
         for group, rate in zip(self.optimizer.param_groups, self.method.rates(step), strict=True):

@@ -1,0 +1,43 @@
+"""track=k in a recipe: records of curvature beside the run, the same after an interruption, and no trace in training."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from mecam.data.shapes import ShapesSet, shapes
+from mecam.recipe import RecipeError, make
+from mecam.training import Interrupted, Progress, train
+
+VALUES = {"target": "sketch", "optimizer": "mecam", "steps": 6, "evaluate_every": 3, "batch": 4, "image_size": 16}
+
+
+@pytest.fixture(scope="module")
+def data() -> ShapesSet:
+    return shapes(per_class=4)
+
+
+def test_records_survive_an_interruption_and_change_nothing(data: ShapesSet, tmp_path: Path) -> None:
+    plain = train(make(VALUES), tmp_path / "plain", device="cpu", data=data)
+    recipe = make({**VALUES, "track": 2, "track_measures": True})
+    whole = train(recipe, tmp_path / "whole", device="cpu", data=data)
+    records = [json.loads(line) for line in (whole.path / "tracking.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records] == [0, 2, 4, 6]
+    assert all(record["minus_from"] == "measured" for record in records)
+    assert whole.read_result() == plain.read_result()
+
+    def interrupt(progress: Progress) -> None:
+        if progress.step == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        train(recipe, tmp_path / "stopped", device="cpu", data=data, watch=interrupt)
+    resumed = train(recipe, tmp_path / "stopped", device="cpu", data=data)
+    for name in ("tracking.jsonl", "model.safetensors"):
+        assert (resumed.path / name).read_bytes() == (whole.path / name).read_bytes(), name
+
+
+def test_a_plain_optimizer_has_nothing_to_track(data: ShapesSet, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="adam has one"):
+        train(make({**VALUES, "optimizer": "adam", "track": 2}), tmp_path, device="cpu", data=data)
