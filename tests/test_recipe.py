@@ -98,3 +98,10 @@ def test_a_folder_keeps_one_run(tmp_path: Path) -> None:
     refuse_other_runs(recipe, tmp_path)
     with pytest.raises(RecipeError, match=f"already holds another run, {recipe.run_id}; give another --out"):
         refuse_other_runs(make({"seed": 1}), tmp_path)
+
+
+def test_penalties_that_a_network_from_scratch_cannot_learn_under_are_milder_on_the_embedded_set() -> None:
+    assert make({"method": "irm"}).method_settings == {"lam": 1.0}
+    assert make({"method": "irm", "data": "PACS"}).method_settings == {}
+    assert make({"method": "fishr", "method_settings": {"ema": 0.9}}).method_settings == {"lam": 100.0, "ema": 0.9}
+    assert make({"method": "irm", "method_settings": {"lam": 100.0}}).method_settings == {"lam": 100.0}

@@ -1,4 +1,4 @@
-"""track=k in a recipe: records of curvature beside the run, the same after an interruption, and no trace in training."""
+"""track=k in a recipe: records of curvature beside the run, whole after an interruption, no trace in training."""
 
 import json
 import signal
