@@ -15,7 +15,7 @@ from mecam.analysis import compare_landscapes
 from mecam.analysis import curvature as curvatures
 from mecam.analysis import spectrum as spectra
 from mecam.analysis.runs import objective_of
-from mecam.recipe import make
+from mecam.recipe import Recipe
 from mecam.runs import write_atomic
 from mecam.serving import find_run
 from mecam.training.machine import find_machine
@@ -120,7 +120,7 @@ def landscape(
 
 def named(runs: Sequence[Path]) -> Mapping[str, Path]:
     """Short names for runs: in what they differ."""
-    recipes = {path: make(find_run(path).read_run()["recipe"]) for path in runs}
+    recipes = {path: Recipe(**find_run(path).read_run()["recipe"]) for path in runs}
     entries = ("data", "target", "method", "optimizer", "averaging", "seed")
     differing = [e for e in entries if len({str(getattr(recipe, e)) for recipe in recipes.values()}) > 1]
     names: dict[str, Path] = {}

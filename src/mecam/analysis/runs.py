@@ -19,7 +19,7 @@ from mecam.data.augment import evaluate_transform
 from mecam.data.domains import DomainSet, source_domains
 from mecam.data.open import open_data
 from mecam.data.splits import split as split_domain
-from mecam.recipe import make
+from mecam.recipe import Recipe
 from mecam.runs import RunError
 from mecam.serving.model import Preprocessing, find_run, load_model
 
@@ -85,7 +85,7 @@ def objective_of(
         raise RunError(f"the run in {folder.path} has no weights: {folder.model_file.name} is missing")
     device = torch.device(device)
     model = load_model(folder.path, device=device)
-    recipe = make(folder.read_run()["recipe"])
+    recipe = Recipe(**folder.read_run()["recipe"])
     if split == "target" and recipe.target is None:
         raise RunError(f"the run in {folder.path} has no unseen domain; take the split train or validation")
     data = open_data(recipe.data) if data is None else data
