@@ -23,7 +23,7 @@ lint: $(VENV)/installed
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 # every method under every optimizer and averaging: does it train?
 matrix: $(VENV)/installed

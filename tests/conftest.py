@@ -4,6 +4,10 @@ torchvision wheels built for CUDA do not import beside a CPU build of torch, for
 and lightning then fail with them. Declaring the schemas is all they need.
 """
 
+import sys
+from collections.abc import Iterator
+
+import pytest
 import torch
 
 TORCHVISION_SCHEMAS = {
@@ -22,3 +26,12 @@ def declare_torchvision_operators() -> None:
 
 declare_torchvision_operators()
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def nothing_compiled() -> Iterator[None]:
+    """What a test compiles or exports is its own: optimizers without model= ask torch whether anything was compiled."""
+    yield
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is not None:
+        dynamo.counters.clear()

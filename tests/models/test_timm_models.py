@@ -80,7 +80,7 @@ class TestDownloads:
         assert loaded.note == "pretrained weights of timm/test_resnet"
 
     def test_a_failure_shows_its_cause(self, asked: list[bool]) -> None:
-        with pytest.raises(RuntimeError, match=r"OSError: no route to host.*weights="):
+        with pytest.raises(ValueError, match=r"OSError: no route to host.*weights="):
             create("timm/test_vit", classes=3, pretrained=True)
         assert asked == [True]
 

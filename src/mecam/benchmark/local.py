@@ -111,7 +111,7 @@ class LocalEngine:
         context = multiprocessing.get_context("spawn")  # a fork of a process that has used CUDA or threads may hang
         ours, theirs = context.Pipe()
         device, name = self.devices[number % len(self.devices)], f"worker {number}"
-        threads = max(1, (os.cpu_count() or 1) // self.count)
+        threads = int(os.environ.get("OMP_NUM_THREADS", 0)) or max(1, (os.cpu_count() or 1) // self.count)
         process = context.Process(target=_serve, args=(theirs, out, device, threads, name), name=name, daemon=True)
         process.start()
         theirs.close()
@@ -131,6 +131,8 @@ class LocalEngine:
 def _serve(pipe: Connection, out: Path, device: str, threads: int, name: str) -> None:
     """A worker process: recipes in, events out."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a run listens to it; between runs there is nothing to save
+    # threads that spin while they wait bring a machine with more threads than cores, another benchmark's say, to a halt
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 
     from mecam.benchmark.worker import work
