@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ class Result:
     accuracy: float | None  # on the unseen domain, percent; None: not finished
     validation: float | None  # the mean over the sources' held-out parts, percent
 
-    @property
+    @cached_property
     def data(self) -> str:
         return Path(self.recipe.data).name
 
@@ -34,7 +35,7 @@ class Result:
     def variant(self) -> dict[str, Any]:
         """All of the recipe that has no column of its own, flat."""
         columns = ("data", "target", "method", "optimizer", "averaging", "seed")
-        return dict(_flat({name: value for name, value in self.recipe.to_dict().items() if name not in columns}))
+        return dict(_flat({name: value for name, value in vars(self.recipe).items() if name not in columns}))
 
 
 def read(out: Path | str) -> tuple[list[Result], list[str]]:
