@@ -57,7 +57,8 @@ def main() -> None:
         rows.append([name, f"{middle:.2f}", quartiles, verdict])
     images = options.batch * 3
     facts = {
-        "setting": f"{options.backbone}, {images} images of {options.image_size} px, Adam, the same batch for all",
+        "setting": f"{options.backbone}, {images} images of {options.image_size} px, Adam, the same batch for all, "
+        f"batch norm {'frozen' if options.frozen_bn else 'live'}",
         "repeats": f"{options.rounds} rounds of {options.burst} steps",
     }
     header = ["method", "ratio to ERM", "quartiles", ""]
@@ -66,6 +67,7 @@ def main() -> None:
 
 def build(name: str, data: Noise, options: argparse.Namespace) -> Run:
     values = {"backbone": options.backbone, "image_size": options.image_size, "batch": options.batch}
+    values |= {"freeze_bn": True} if options.frozen_bn else {}
     recipe = make({"data": "noise", "target": "a", "method": name, "steps": 10**6, **values})
     run = Run(recipe, find_machine(options.device), data)
     run.feed = Still(run.feed)  # type: ignore[assignment]
@@ -89,6 +91,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--backbone", default="resnet18")
     parser.add_argument("--image-size", type=int, default=64)
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--frozen-bn", action="store_true", help="as with pretrained backbones")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--burst", type=int, default=2)
     parser.add_argument("--out", type=Path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from mecam.methods.andmask import ANDMask
@@ -35,7 +34,7 @@ class SANDMask(ANDMask):
         self.k = float(k)
 
     def mask(self, gradients: Tensor) -> Tensor:
-        several = len(gradients) > 1
-        variance = gradients.var(0) if several else torch.zeros_like(gradients[0])
+        # not var(0), which takes twenty times as long along an axis of a few entries; of one domain, 0
+        variance = (gradients - gradients.mean(0)).square_().sum(0) / max(1, len(gradients) - 1)
         agreement = gradients.sign().mean(0).abs()
         return (self.k * (agreement - self.tau) / variance.clamp(min=FLOOR)).tanh().relu()
