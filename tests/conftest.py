@@ -4,6 +4,8 @@ torchvision wheels built for CUDA do not import beside a CPU build of torch, for
 and lightning then fail with them. Declaring the schemas is all they need.
 """
 
+import os
+import secrets
 import sys
 from collections.abc import Iterator
 
@@ -26,6 +28,11 @@ def declare_torchvision_operators() -> None:
 
 declare_torchvision_operators()
 torch.set_num_threads(1)
+# Ray reads these once, when it is first imported, whichever test does that; without a token of ours it would put one
+# into the home folder, for good
+os.environ.setdefault("RAY_AUTH_MODE", "token")
+os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^")
 
 
 @pytest.fixture(autouse=True)

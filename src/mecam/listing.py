@@ -23,7 +23,6 @@ OPTIONAL = {  # by the name of the extra that installs them
     "timm": ("timm",),
     "export": ("onnx", "onnxscript", "onnxruntime"),
     "tensorboard": ("tensorboard",),
-    "ray": ("ray",),
     "report": ("plotly",),
     "analysis": ("matplotlib",),
 }
