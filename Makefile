@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint ray matrix experiments benchmarks clean
+.PHONY: demo test lint matrix experiments benchmarks clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -24,10 +24,6 @@ lint: $(VENV)/installed
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
-
-# the Ray engine on a real cluster of two nodes
-ray: $(VENV)/installed
-	OMP_NUM_THREADS=1 MECAM_TEST_RAY=1 $(BIN)/python -m pytest tests/benchmark/test_ray_engine.py
 
 # every method under every optimizer and averaging: does it train?
 matrix: $(VENV)/installed

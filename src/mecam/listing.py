@@ -9,12 +9,12 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from mecam import recipe
 from mecam.data.store import available_cores
+from mecam.near import hint
 from mecam.optim.hyperparameters import Hyperparameter
 
 OPTIONAL = {  # by the name of the extra that installs them
@@ -40,9 +40,7 @@ def lines(kind: str | None = None, *, verbose: bool = False) -> list[str]:
         "recipe": _recipe,
     }
     if kind is not None and kind not in listings:
-        near = get_close_matches(kind.lower(), listings, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are lists of {', '.join(listings)}"
-        raise ValueError(f"there is no list of {kind!r}; {hint}")
+        raise ValueError(f"there is no list of {kind!r}; {hint(kind, listings, otherwise='there are lists of')}")
     shown = listings if kind is None else {kind: listings[kind]}
     return [line for name, listing in shown.items() for line in (f"{name}:", *listing(verbose))]
 

@@ -13,9 +13,10 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
+
+from mecam.near import hint
 
 Selection = Literal["validation", "last", "oracle"]
 Settings = dict[str, Any]
@@ -114,9 +115,7 @@ def make(values: Mapping[str, Any]) -> Recipe:
     known = {f.name for f in fields(Recipe)}
     for name in values:
         if name not in known:
-            near = get_close_matches(name, known, n=3)
-            hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(sorted(known))}"
-            raise RecipeError(f"a recipe has no entry {name!r}; {hint}")
+            raise RecipeError(f"a recipe has no entry {name!r}; {hint(name, sorted(known))}")
     defaults = SHAPES if values.get("data", "shapes") == "shapes" else PROTOCOL
     for name, value in values.items():
         _check_type(name, value)

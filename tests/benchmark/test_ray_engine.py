@@ -28,9 +28,7 @@ from mecam.runs import ClaimedError, RunFolder, claim
 from mecam.training import train
 from tests.data.folders import make_folder
 
-# a cluster on two cores is slow, and its timing another program's: `make ray` asks for these
-asked = os.environ.get("MECAM_TEST_RAY") == "1" and importlib.util.find_spec("ray") is not None
-needs_ray = pytest.mark.skipif(not asked, reason="needs ray and MECAM_TEST_RAY=1: make ray")
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed: mecam[ray]")
 TINY = {"steps": 2, "evaluate_every": 1, "batch": 4, "image_size": 16}
 NODE = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
 
@@ -190,7 +188,7 @@ def test_a_run_is_claimed_while_it_is_in_flight(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("connected")
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_signal_stops_runs_and_a_shared_folder_keeps_them(tmp_path: Path, shared: bool) -> None:
-    runs = recipes("art", "photo", steps=40, evaluate_every=40)
+    runs = recipes("art", "photo", steps=300, evaluate_every=300)  # seconds, so that the signal finds it at work
     events: list[Event] = []
 
     def watch(event: Event) -> None:
@@ -207,7 +205,7 @@ def test_a_signal_stops_runs_and_a_shared_folder_keeps_them(tmp_path: Path, shar
     if shared:
         events.clear()
         bench(begun, tmp_path / "ray", engine=RayEngine(shared=True), watch=events.append)
-        assert all(event.step > 0 for event in events if event.kind == "progress")  # step 0 is told, were it run again
+        assert min(event.step for event in events if event.kind == "progress") > 0
         train(begun[0], tmp_path / "here", device="cpu")
         same_files(tmp_path / "ray", tmp_path / "here", begun)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from typing import Any, cast
 
 from mecam.averaging.base import Averaging
 from mecam.averaging.ema import EMA
 from mecam.averaging.none import NoAveraging
 from mecam.averaging.swad import SWAD
+from mecam.near import hint
 
 AVERAGINGS: Mapping[str, type[Averaging]] = {averaging.name: averaging for averaging in (NoAveraging, EMA, SWAD)}
 
@@ -19,9 +19,7 @@ def find(name: str) -> type[Averaging]:
     """The averaging of this name; an unknown name is an error with near matches."""
     if name in AVERAGINGS:
         return AVERAGINGS[name]
-    near = get_close_matches(name.lower(), AVERAGINGS, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(AVERAGINGS)}"
-    raise ValueError(f"there is no averaging {name!r}; {hint}")
+    raise ValueError(f"there is no averaging {name!r}; {hint(name, AVERAGINGS)}")
 
 
 def defaults(name: str) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
+
+from mecam.near import hint
 
 
 class DataError(ValueError):
@@ -56,9 +57,7 @@ def domain_index(data: DomainSet, name: str) -> int:
     """The index of the domain of this name; an unknown name is an error with near matches."""
     if name in data.domains:
         return data.domains.index(name)
-    near = get_close_matches(name, data.domains, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"its domains are {', '.join(data.domains)}"
-    raise DataError(f"{data.name} has no domain {name!r}; {hint}")
+    raise DataError(f"{data.name} has no domain {name!r}; {hint(name, data.domains, otherwise='its domains are')}")
 
 
 def source_domains(data: DomainSet, target: str | None) -> tuple[int, ...]:

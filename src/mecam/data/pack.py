@@ -241,7 +241,7 @@ def _pixels(file: IO[bytes]) -> int:
     try:
         height, width = measure(file, upright_up_to=0)
         return height * width
-    except Exception:
+    except Exception:  # decoders raise anything on damaged files; decoding it, which takes no room, will say what
         return 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from mecam.methods.andmask import ANDMask
@@ -32,6 +31,7 @@ from mecam.methods.sagnet import SagNet
 from mecam.methods.sandmask import SANDMask
 from mecam.methods.selfreg import SelfReg
 from mecam.methods.vrex import VREx
+from mecam.near import hint
 
 METHODS: Mapping[str, type[Method]] = {
     method.name: method
@@ -68,9 +68,7 @@ def find(name: str) -> type[Method]:
     """The method of this name; an unknown name is an error with near matches."""
     if name in METHODS:
         return METHODS[name]
-    near = get_close_matches(name.lower(), METHODS, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(METHODS)}"
-    raise ValueError(f"there is no method {name!r}; {hint}")
+    raise ValueError(f"there is no method {name!r}; {hint(name, METHODS)}")
 
 
 def create(name: str, **settings: Any) -> Method:

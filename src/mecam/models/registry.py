@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 from torch import nn
@@ -12,6 +11,7 @@ from torch import nn
 from mecam.models import lite, resnet, timm_models
 from mecam.models.network import Backbone, Network, virtual_domain_stages
 from mecam.models.weights import load_weights
+from mecam.near import hint
 
 TIMM = "timm/"
 
@@ -86,9 +86,7 @@ def find(name: str) -> Entry:
         return BACKBONES[name]
     if name.startswith(TIMM):
         return _timm(name)
-    near = get_close_matches(name.lower(), BACKBONES, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(BACKBONES)};"
-    raise ValueError(f"there is no backbone {name!r}; {hint} Models of timm are called {TIMM}<name>")
+    raise ValueError(f"there is no backbone {name!r}; {hint(name, BACKBONES)}. Models of timm are called {TIMM}<name>")
 
 
 def create(

@@ -6,12 +6,12 @@ import importlib
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
+from mecam.near import hint
 from mecam.optim.asam import ASAM
 from mecam.optim.crsam import CRSAM
 from mecam.optim.esam import ESAM
@@ -86,9 +86,7 @@ def find(name: str) -> Entry:
     """The entry of this name; an unknown name is an error with near matches."""
     if name in OPTIMIZERS:
         return OPTIMIZERS[name]
-    near = get_close_matches(name.lower(), OPTIMIZERS, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(OPTIMIZERS)}"
-    raise ValueError(f"there is no optimizer {name!r}; {hint}")
+    raise ValueError(f"there is no optimizer {name!r}; {hint(name, OPTIMIZERS)}")
 
 
 def create(name: str, params: ParamsT, *, base: str = "adam", **settings: Any) -> Optimizer:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import Any
 
+from mecam.near import hint
 from mecam.virtual._domain import VirtualDomain
 from mecam.virtual.dsu import DSU
 from mecam.virtual.efdmix import EFDMix
@@ -19,9 +19,7 @@ def find(name: str) -> type[VirtualDomain]:
     """The kind of this name; an unknown name is an error with near matches."""
     if name in DOMAINS:
         return DOMAINS[name]
-    near = get_close_matches(name.lower(), DOMAINS, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(DOMAINS)}"
-    raise ValueError(f"there is no virtual domain {name!r}; {hint}")
+    raise ValueError(f"there is no virtual domain {name!r}; {hint(name, DOMAINS)}")
 
 
 def create(name: str, **settings: Any) -> VirtualDomain:
