@@ -24,7 +24,7 @@ from torch import Tensor
 from machine import heading, publish, table
 from mecam.methods import Batch
 from mecam.recipe import make
-from mecam.training import feed as feeds
+from mecam.training import resident
 from mecam.training.feed import Feed
 from mecam.training.machine import find_machine
 from mecam.training.run import Run
@@ -73,7 +73,7 @@ class Still:
 def main() -> None:
     options = parse()
     if options.streamed:
-        feeds.RESIDENT_SHARE = 0.0
+        resident.SHARE = 0.0
     recipe = make(
         {
             "data": "noise",
@@ -82,14 +82,18 @@ def main() -> None:
             "backbone": options.backbone,
             "image_size": options.image_size,
             "batch": options.batch,
-            "nonfinite": "skip",  # checking each step on the host would make a GPU wait
+            "lr": 1e-6,
+            "freeze_bn": options.freeze_bn or None,
         }
     )
     run = Run(recipe, find_machine(options.device), Noise(options.images, options.stored))
     whole, still = run.feed, Still(run.feed)
     for _ in range(WARM_UP):
         run.step(0)
-    rounds = [(burst(run, still, options.burst), burst(run, whole, options.burst)) for _ in range(options.rounds)]
+    rounds = [
+        (burst(run, still, options.burst), burst(run, whole, options.burst, evaluated=options.evaluate))
+        for _ in range(options.rounds)
+    ]
     images = options.batch * (len(DOMAINS) - 1)
     ratios = sorted(bare / fed for bare, fed in rounds)
     row = [
@@ -103,18 +107,21 @@ def main() -> None:
         f"{options.backbone}, {images} images of {options.image_size} px a step out of {options.images} stored at "
         f"{options.stored} px, {'streamed' if whole.resident is None else 'on the device'}, {run.machine.precision}"
     )
-    facts = {"setting": setting, "repeats": f"{options.rounds} rounds of {options.burst} steps each way"}
+    evaluated = ", an evaluation after each burst of training" if options.evaluate else ""
+    facts = {"setting": setting, "repeats": f"{options.rounds} rounds of {options.burst} steps each way{evaluated}"}
     header = ["optimizer", "bare images/s", "training images/s", "share (median of rounds)", "quartiles"]
     publish([*heading("Loading beside the step", options.device, facts), *table(header, [row])], options.out)
 
 
-def burst(run: Run, feed: Feed | Still, steps: int) -> float:
-    """Seconds a step."""
+def burst(run: Run, feed: Feed | Still, steps: int, *, evaluated: bool = False) -> float:
+    """Seconds a step, with an evaluation at the end or without."""
     run.feed = feed  # type: ignore[assignment]
     synchronize(run)
     start = time.perf_counter()
     for step in range(steps):
         run.step(step)
+    if evaluated:
+        run.evaluate(steps)
     synchronize(run)
     return (time.perf_counter() - start) / steps
 
@@ -133,6 +140,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--stored", type=int, default=32)
     parser.add_argument("--images", type=int, default=2240)
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--freeze-bn", action="store_true", help="as with pretrained backbones")
+    parser.add_argument("--evaluate", action="store_true", help="after each burst of training, as training does")
     parser.add_argument("--streamed", action="store_true")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--burst", type=int, default=10)

@@ -65,6 +65,8 @@ class Recipe:
     pretrained: bool | None = None  # None: where pretrained weights come with the backbone
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     compile: bool = False
+    deterministic: bool = False  # on a GPU, the same bits in every repetition, at some cost in speed
+    record: bool = True  # on a GPU, steps as CUDA graphs where method and optimizer allow it
     nonfinite: Literal["raise", "skip"] = "raise"
     track: int = 0  # steps from one record of curvature to the next, in tracking.jsonl; 0: none
     track_measures: bool = False  # spend a pass on f(θ−δ) in these steps, instead of extrapolating it

@@ -21,13 +21,13 @@ def data() -> ShapesSet:
     return shapes(per_class=3)
 
 
-def make_feed(data: ShapesSet, *, plain: bool, parts: Sequence[np.ndarray] | None = None) -> Feed:
+def make_feed(data: ShapesSet, *, plain: bool, parts: Sequence[np.ndarray] | None = None, device: str = "cpu") -> Feed:
     size = make({}).image_size
     labels = [data.labels(domain) for domain in SOURCES]
     parts = [np.arange(len(own)) for own in labels] if parts is None else parts
     sampler = DomainSampler(labels, parts, BATCH, torch.Generator().manual_seed(1))
     look = Augmentation(size=size, **NO_AUGMENTATION) if plain else Augmentation(size=size)
-    return Feed(data, SOURCES, sampler, look, device=torch.device("cpu"), seed=2)
+    return Feed(data, SOURCES, sampler, look, device=torch.device(device), seed=2)
 
 
 def test_a_batch_is_made_of_each_source_in_turn(data: ShapesSet) -> None:
@@ -52,16 +52,29 @@ def test_processes_share_what_one_would_draw(data: ShapesSet, monkeypatch: pytes
         assert torch.equal(torch.cat([share.by_domain()[number][1] for share in shares]), labels)
 
 
-def test_a_feed_goes_on_where_its_state_was_taken(data: ShapesSet) -> None:
-    feed = make_feed(data, plain=False)
-    feed.next(0)
-    state, stream = feed.state_dict(), feed.generator.get_state()
-    expected = [feed.next(step) for step in (1, 2)]
-    again = make_feed(data, plain=False)
-    again.load_state_dict(state)
-    again.generator.set_state(stream)
-    for step, batch in zip((1, 2), expected, strict=True):
-        found = again.next(step)
-        assert torch.equal(found.images, batch.images)
-        assert torch.equal(found.labels, batch.labels)
-    assert not torch.equal(expected[0].images, expected[1].images)
+@pytest.mark.parametrize("before", [1, 4])
+@pytest.mark.parametrize(
+    "device",
+    ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))],
+)
+def test_a_feed_goes_on_where_its_state_was_taken(data: ShapesSet, device: str, before: int) -> None:
+    feed = make_feed(data, plain=False, device=device)
+    for step in range(before):
+        feed.next(step)
+    state = feed.state
+    expected = [feed.next(before + step).images.clone() for step in range(5)]
+    again = make_feed(data, plain=False, device=device)
+    again.next(0)
+    again.load(state.sampler, state.noise)
+    for step, images in enumerate(expected):
+        assert torch.equal(again.next(before + step).images, images)
+    assert not torch.equal(expected[0], expected[1])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_batches_from_the_gpus_memory_are_those_of_the_host(data: ShapesSet) -> None:
+    here, there = make_feed(data, plain=True), make_feed(data, plain=True, device="cuda")
+    for step in range(6):
+        expected, found = here.next(step), there.next(step)
+        torch.testing.assert_close(found.images.cpu(), expected.images, rtol=0, atol=1e-4)
+        assert torch.equal(found.labels.cpu(), expected.labels)

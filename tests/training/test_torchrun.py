@@ -18,7 +18,7 @@ from mecam.data.open import open_data
 from mecam.data.splits import split
 from mecam.models.network import Normalization
 from mecam.serving import load_model
-from mecam.training.evaluate import BATCH, evaluate
+from mecam.training.evaluate import BATCH, Look, evaluate
 from tests.serving.runs import TINY, write_images
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -133,8 +133,7 @@ def test_two_processes_evaluate_as_one(pair: Pair) -> None:
         model.network,
         data,
         {f"{data.domains[d]} in": (d, part.training) for d, part in parts.items()},
-        image_size=look.size,
-        normalization=Normalization(look.mean, look.std),
+        Look(look.size, Normalization(look.mean, look.std)),
         device=torch.device("cpu"),
     )
     splits = json.loads((folder / "done.json").read_text())["result"]["splits"]

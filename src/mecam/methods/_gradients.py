@@ -22,9 +22,12 @@ def trained(network: nn.Module) -> Named:
 
 
 def fill(network: nn.Module, gradients: Mapping[str, Tensor]) -> None:
-    """Make these the parameters' gradients."""
+    """Make these the parameters' gradients, laid out in memory as the parameters are: fused optimizers ask for it."""
     for name, parameter in network.named_parameters():
-        parameter.grad = gradients.get(name)
+        gradient = gradients.get(name)
+        if gradient is not None and gradient.stride() != parameter.stride():
+            gradient = torch.empty_like(parameter, requires_grad=False).copy_(gradient)
+        parameter.grad = gradient
 
 
 def plain_pass(network: nn.Module, batch: Batch) -> Tensor:

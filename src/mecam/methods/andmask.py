@@ -22,6 +22,7 @@ class ANDMask(Method):
     """
 
     name: ClassVar[str] = "andmask"
+    recordable: ClassVar[bool] = True
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
         "tau": Hyperparameter("agreement from which an entry counts; 1: all domains", high=1, search=Uniform(0.5, 1))
     }

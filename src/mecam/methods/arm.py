@@ -24,6 +24,7 @@ class ARM(Method):
     """
 
     name: ClassVar[str] = "arm"
+    recordable: ClassVar[bool] = True
     compares: ClassVar[bool] = True
     mates: ClassVar[bool] = True
 

@@ -79,6 +79,7 @@ class Method:
     sources: ClassVar[int] = 1  # source domains it needs at least
     images: ClassVar[int] = 1  # images of a domain and step it needs at least
     surgery: ClassVar[bool] = False  # writes gradients itself, which then carry no graph
+    recordable: ClassVar[bool] = False  # between restarts nothing but tensors changes, and nothing waits for the device
     compares: ClassVar[bool] = False  # its loss is no mean over images: under torchrun each process sees its own part
     mates: ClassVar[bool] = False  # predictions depend on the other images of the batch
     optimizer_settings: ClassVar[Mapping[str, Any]] = {}  # what its authors set in Adam, unless the recipe does

@@ -20,6 +20,7 @@ class CDANN(DANN):
     """
 
     name: ClassVar[str] = "cdann"
+    recordable: ClassVar[bool] = True
     compares: ClassVar[bool] = True
 
     def make_discriminator(self, features: int, setting: Setting) -> nn.Module:

@@ -21,6 +21,7 @@ class CORAL(Method):
     """
 
     name: ClassVar[str] = "coral"
+    recordable: ClassVar[bool] = True
     sources: ClassVar[int] = 2
     images: ClassVar[int] = 2
     compares: ClassVar[bool] = True

@@ -25,6 +25,7 @@ class DANN(Method):
     """
 
     name: ClassVar[str] = "dann"
+    recordable: ClassVar[bool] = True
     sources: ClassVar[int] = 2
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
         "lam": Hyperparameter("weight of the adversary", search=LogUniform(-2, 2)),

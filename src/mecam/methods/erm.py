@@ -15,6 +15,7 @@ class ERM(Method):
     """min CE(h(z), y) on the concatenated batch"""
 
     name: ClassVar[str] = "erm"
+    recordable: ClassVar[bool] = True
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
         return F.cross_entropy(network(batch.images), batch.labels), state

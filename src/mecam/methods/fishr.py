@@ -27,6 +27,7 @@ class Fishr(Annealed):
     """
 
     name: ClassVar[str] = "fishr"
+    recordable: ClassVar[bool] = True
     sources: ClassVar[int] = 2
     images: ClassVar[int] = 2
     compares: ClassVar[bool] = True

@@ -24,6 +24,7 @@ class GroupDRO(Method):
     """
 
     name: ClassVar[str] = "groupdro"
+    recordable: ClassVar[bool] = True
     sources: ClassVar[int] = 2
     compares: ClassVar[bool] = True
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {

@@ -24,6 +24,7 @@ class IRM(Annealed):
     """
 
     name: ClassVar[str] = "irm"
+    recordable: ClassVar[bool] = True
     images: ClassVar[int] = 2
     compares: ClassVar[bool] = True
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {

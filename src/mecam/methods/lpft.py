@@ -22,6 +22,7 @@ class LPFT(ERM):
     """
 
     name: ClassVar[str] = "lpft"
+    recordable: ClassVar[bool] = True
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
         "linear_steps": Hyperparameter("steps of the head alone, of a run of 5,000"),
         "linear_rate": Hyperparameter(  # lr is 5e-5 there, and is searched in 10^U(-5, -3.5)

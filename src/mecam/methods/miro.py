@@ -30,6 +30,7 @@ class MIRO(Method):
     """
 
     name: ClassVar[str] = "miro"
+    recordable: ClassVar[bool] = True
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
         "ld": Hyperparameter("weight of the regularizer", search=Choice((0.01, 0.1)))
     }

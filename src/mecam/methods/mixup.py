@@ -23,6 +23,7 @@ class Mixup(Method):
     """
 
     name: ClassVar[str] = "mixup"
+    recordable: ClassVar[bool] = True
     sources: ClassVar[int] = 2
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
         "alpha": Hyperparameter(

@@ -21,6 +21,7 @@ class MTL(Method):
     """
 
     name: ClassVar[str] = "mtl"
+    recordable: ClassVar[bool] = True
     compares: ClassVar[bool] = True
     mates: ClassVar[bool] = True
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {

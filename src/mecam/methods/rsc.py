@@ -24,6 +24,7 @@ class RSC(Method):
     """
 
     name: ClassVar[str] = "rsc"
+    recordable: ClassVar[bool] = True
     compares: ClassVar[bool] = True
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
         "feature_drop": Hyperparameter(

@@ -26,6 +26,7 @@ class SagNet(Method):
     """
 
     name: ClassVar[str] = "sagnet"
+    recordable: ClassVar[bool] = True
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
         "w": Hyperparameter("weight of the adversary", search=LogUniform(-2, 1)),
     }

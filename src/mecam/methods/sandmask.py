@@ -22,6 +22,7 @@ class SANDMask(ANDMask):
     """
 
     name: ClassVar[str] = "sandmask"
+    recordable: ClassVar[bool] = True
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
         "tau": Hyperparameter(
             "agreement above which an entry counts", high=1, open_high=True, search=Uniform(0, 0.999)

@@ -41,20 +41,21 @@ class SelfReg(Method):
     """
 
     name: ClassVar[str] = "selfreg"
+    recordable: ClassVar[bool] = True
     images: ClassVar[int] = 2  # the projector's batch norm has no statistics of a single image
     compares: ClassVar[bool] = True
 
     def build(self, network: Network, setting: Setting) -> nn.Module:  # noqa: ARG002
         return Projected(network)
 
-    def draw(self, batch: Batch, generator: torch.Generator) -> tuple[float, Tensor, Tensor]:
+    def draw(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """λ, and two orders within each class."""
         lam = torch._sample_dirichlet(torch.full((2,), 0.5, dtype=torch.float64), generator=generator)[0]
         keys = torch.rand(2, len(batch.labels), generator=generator).to(batch.labels.device)
-        return float(lam), _within_class(batch.labels, keys[0]), _within_class(batch.labels, keys[1])
+        return lam.to(batch.images), _within_class(batch.labels, keys[0]), _within_class(batch.labels, keys[1])
 
     def loss(
-        self, network: Projected, batch: Batch, draw: tuple[float, Tensor, Tensor], state: Any
+        self, network: Projected, batch: Batch, draw: tuple[Tensor, Tensor, Tensor], state: Any
     ) -> tuple[Tensor, Any]:
         lam, second, third = draw
         z = network.network.features(batch.images)

@@ -21,6 +21,7 @@ class VREx(Annealed):
     """
 
     name: ClassVar[str] = "vrex"
+    recordable: ClassVar[bool] = True
     sources: ClassVar[int] = 2
     compares: ClassVar[bool] = True
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {

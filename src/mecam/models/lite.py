@@ -14,6 +14,7 @@ from typing import NamedTuple, cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mecam.models.folding import NONE, RELU6, conv_bn
 from mecam.models.network import Normalization
 
 STEM, HEAD = 32, 1280
@@ -49,9 +50,12 @@ class SameConv2d(nn.Conv2d):
     """
 
     def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.pad(x))
+
+    def pad(self, x: Tensor) -> Tensor:
         above, below = self._zeros(x, -2)
         left, right = self._zeros(x, -1)
-        return super().forward(F.pad(x, (left, right, above, below)))
+        return F.pad(x, (left, right, above, below))
 
     def _zeros(self, x: Tensor, dim: int) -> tuple[int, int]:
         size, kernel, stride = x.shape[dim], self.kernel_size[dim], self.stride[dim]
@@ -74,13 +78,11 @@ class InvertedResidual(nn.Module):
         self._bn1 = _batch_norm(width)
         self._project_conv = _convolution(width, outputs, 1)
         self._bn2 = _batch_norm(outputs)
-        self._relu = nn.ReLU6(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self._relu(self._bn0(self._expand_conv(x))) if self.widens else x
-        out = self._relu(self._bn1(self._depthwise_conv(out)))
-        out = self._bn2(self._project_conv(out))
-        return out + x if self.shortcut else cast("Tensor", out)
+        out = conv_bn(x, self._expand_conv, self._bn0, RELU6) if self.widens else x
+        out = conv_bn(out, self._depthwise_conv, self._bn1, RELU6)
+        return conv_bn(out, self._project_conv, self._bn2, NONE, residual=x if self.shortcut else None)
 
 
 class EfficientNetLite(nn.Module):
@@ -115,7 +117,6 @@ class EfficientNetLite(nn.Module):
         self.ends.append(f"_blocks.{len(self._blocks) - 1}")
         self._conv_head = _convolution(inputs, HEAD, 1)
         self._bn1 = _batch_norm(HEAD)
-        self._relu = nn.ReLU6(inplace=True)
         self._avg_pooling = nn.AdaptiveAvgPool2d(1)
         self._fc = nn.Linear(HEAD, classes)
         for module in self.modules():
@@ -125,10 +126,10 @@ class EfficientNetLite(nn.Module):
 
     def features(self, x: Tensor) -> Tensor:
         """The pooled features, (images, num_features)."""
-        x = self._relu(self._bn0(self._conv_stem(x)))
+        x = conv_bn(x, self._conv_stem, self._bn0, RELU6)
         for block in self._blocks:
             x = block(x)
-        x = self._relu(self._bn1(self._conv_head(x)))
+        x = conv_bn(x, self._conv_head, self._bn1, RELU6)
         return cast("Tensor", self._avg_pooling(x).flatten(1))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -6,6 +6,8 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from mecam.models.folding import NONE, conv_bn
+
 
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions beside a shortcut."""
@@ -16,16 +18,13 @@ class BasicBlock(nn.Module):
         super().__init__()
         self.conv1 = _convolution(inputs, width, 3, stride)
         self.bn1 = nn.BatchNorm2d(width)
-        self.relu = nn.ReLU(inplace=True)
         self.conv2 = _convolution(width, width, 3)
         self.bn2 = nn.BatchNorm2d(width)
         self.downsample = _shortcut(inputs, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.relu(self.bn1(self.conv1(x)))
-        out = self.bn2(self.conv2(out))
-        out += x if self.downsample is None else self.downsample(x)
-        return cast("Tensor", self.relu(out))
+        out = conv_bn(x, self.conv1, self.bn1)
+        return conv_bn(out, self.conv2, self.bn2, residual=_beside(x, self.downsample))
 
 
 class Bottleneck(nn.Module):
@@ -42,15 +41,12 @@ class Bottleneck(nn.Module):
         self.bn2 = nn.BatchNorm2d(width)
         self.conv3 = _convolution(width, outputs, 1)
         self.bn3 = nn.BatchNorm2d(outputs)
-        self.relu = nn.ReLU(inplace=True)
         self.downsample = _shortcut(inputs, outputs, stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.relu(self.bn1(self.conv1(x)))
-        out = self.relu(self.bn2(self.conv2(out)))
-        out = self.bn3(self.conv3(out))
-        out += x if self.downsample is None else self.downsample(x)
-        return cast("Tensor", self.relu(out))
+        out = conv_bn(x, self.conv1, self.bn1)
+        out = conv_bn(out, self.conv2, self.bn2)
+        return conv_bn(out, self.conv3, self.bn3, residual=_beside(x, self.downsample))
 
 
 class ResNet(nn.Module):
@@ -83,7 +79,6 @@ class ResNet(nn.Module):
         size, stride = (3, 1) if small_input else (7, 2)
         self.conv1 = _convolution(channels, width, size, stride if stem_stride is None else stem_stride)
         self.bn1 = nn.BatchNorm2d(width)
-        self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.Identity() if small_input else nn.MaxPool2d(3, stride=2, padding=1)
         inputs = width
         self.stages = [f"layer{number}" for number in range(1, len(depths) + 1)]
@@ -101,7 +96,7 @@ class ResNet(nn.Module):
 
     def features(self, x: Tensor) -> Tensor:
         """The pooled features, (images, num_features)."""
-        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.maxpool(conv_bn(x, self.conv1, self.bn1))
         for name in self.stages:
             x = getattr(self, name)(x)
         return cast("Tensor", self.avgpool(x).flatten(1))
@@ -140,3 +135,10 @@ def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
     if stride == 1 and inputs == outputs:
         return None
     return nn.Sequential(_convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
+
+
+def _beside(x: Tensor, shortcut: nn.Sequential | None) -> Tensor:
+    """What the shortcut makes of a block's input."""
+    return (
+        x if shortcut is None else conv_bn(x, cast("nn.Conv2d", shortcut[0]), cast("nn.BatchNorm2d", shortcut[1]), NONE)
+    )

@@ -27,6 +27,7 @@ class ESAM(SharpnessAware):
     """
 
     passes = 2
+    decides_on_host = True
     hyperparameters = {
         "rho": RHO,
         "beta": Hyperparameter(

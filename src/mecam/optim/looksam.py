@@ -24,6 +24,7 @@ class LookSAM(SharpnessAware):
     """
 
     passes = 2
+    decides_on_host = True
     keeps = ("v",)
     hyperparameters = {
         "rho": RHO,

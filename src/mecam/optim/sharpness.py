@@ -72,6 +72,7 @@ class SharpnessAware(Optimizer):
 
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]]
     passes: ClassVar[int]
+    decides_on_host: ClassVar[bool] = False  # by Python what work a step is; such a step cannot be a CUDA graph
     keeps: ClassVar[tuple[str, ...]] = ()  # names of the vectors the method keeps between steps
     _step_supports_amp_scaling = True  # GradScaler.step then marks its call with `found_inf`, and it can be refused
 
@@ -372,7 +373,7 @@ class SharpnessAware(Optimizer):
         """What a step leaves behind; nothing of it if the step was not taken."""
         count = taken.long() if isinstance(taken, Tensor) else int(taken)
         for group in self.param_groups:
-            group["taken"], group["skipped"] = group["taken"] + count, group["skipped"] + 1 - count
+            group["taken"], group["skipped"] = _plus(group["taken"], count), _plus(group["skipped"], 1 - count)
         if taken is False:
             return
         if shift is not None:
@@ -399,6 +400,11 @@ class SharpnessAware(Optimizer):
             own = self.own_state.setdefault(p, {}) if p.requires_grad else {}
             # what is there stays: a base without state looks new to DCP in the midst of training as well
             own.update({k: torch.zeros_like(p, requires_grad=False) for k in self.keeps if k not in own})
+
+
+def _plus(counter: int | Tensor, count: int | Tensor) -> int | Tensor:
+    """In place if it can be, as a captured step must count."""
+    return counter.add_(count) if isinstance(counter, Tensor) else counter + count
 
 
 def _require(finite: Tensor, losses: list[Any]) -> None:

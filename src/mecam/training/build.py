@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -26,6 +26,12 @@ from mecam.recipe import Recipe, RecipeError
 from mecam.training.feed import Feed
 from mecam.virtual.registry import find as find_virtual
 
+# kernels that update all parameters at once, skip a step by a word from the device, and can be recorded
+ON_GPU: dict[str, dict[str, Any]] = {
+    "adam": {"fused": True, "capturable": True},
+    "adamw": {"fused": True, "capturable": True},
+    "sgd": {"fused": True},
+}
 NO_AUGMENTATION: dict[str, Any] = {
     "area": (1.0, 1.0),
     "aspect": (1e-3, 1e3),
@@ -33,10 +39,15 @@ NO_AUGMENTATION: dict[str, Any] = {
 }
 
 
+def below_of(recipe: Recipe) -> str:
+    """The optimizer that updates the weights: the base of a sharpness-aware one."""
+    return recipe.optimizer if find_optimizer(recipe.optimizer).sharpness_aware is None else recipe.base
+
+
 def check(recipe: Recipe, method: Method, sources: int, held_out: int) -> None:
     """Refuse at the door what could only fail later. `held_out`: images of the sources that are not trained on."""
     entry = find_optimizer(recipe.optimizer)
-    below = recipe.optimizer if entry.sharpness_aware is None else recipe.base
+    below = below_of(recipe)
     find_optimizer(below)
     averagings.find(recipe.averaging)
     find_backbone(recipe.backbone)
@@ -105,23 +116,44 @@ def build_feed(
         Augmentation(**look),
         device=device,
         seed=seed_hash(recipe.seed, "augmentation", ranks.rank()),
+        record=recipe.record,
     )
 
 
-def build_optimizer(recipe: Recipe, method: Method, network: Network, trained: nn.Module) -> torch.optim.Optimizer:
+def build_optimizer(
+    recipe: Recipe, method: Method, network: Network, trained: nn.Module, device: torch.device
+) -> torch.optim.Optimizer:
     """The main optimizer on the method's groups; MeCAM's virtual domain attaches to the network's stages."""
-    entry = find_optimizer(recipe.optimizer)
-    below = recipe.optimizer if entry.sharpness_aware is None else recipe.base
+    entry, below = find_optimizer(recipe.optimizer), below_of(recipe)
     settings: dict[str, Any] = {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
     if below in ("adam", "adamw"):
         settings |= method.optimizer_settings
+    if device.type == "cuda":
+        settings |= ON_GPU.get(below, {})
     settings |= recipe.optimizer_settings
     if entry.sharpness_aware is not None:
-        settings |= {"model": trained, "nonfinite": recipe.nonfinite, "base": recipe.base}
+        # a GPU that had to tell after every step whether it was finite would wait for Python; Run asks it now and then
+        nonfinite = "skip" if device.type == "cuda" else recipe.nonfinite
+        settings |= {"model": trained, "nonfinite": nonfinite, "base": recipe.base}
     if recipe.optimizer == "mecam" and recipe.virtual != "none":
         settings["virtual_domain"] = _virtual_domain(recipe, network)
     groups = [{"params": list(parameters)} for parameters in method.groups(trained)]
     return create_optimizer(recipe.optimizer, groups, **settings)
+
+
+def what_to_record(
+    recipe: Recipe, method: Method, optimizer: torch.optim.Optimizer, device: torch.device
+) -> Literal["steps", "passes", "nothing"]:
+    """What is the same work each time, with nothing decided on the host, and so can be a CUDA graph."""
+    below = getattr(optimizer, "base_optimizer", optimizer)
+    # declared by the class itself: what a subclass changes may not be recordable
+    steady = bool(vars(type(method)).get("recordable", False)) and below_of(recipe) != "adahessian"
+    # inside a graph a virtual domain draws from other streams: a resumed run would not repeat bit for bit
+    if device.type == "cpu" or not recipe.record or recipe.deterministic or ranks.count() > 1 or not steady:
+        return "nothing"
+    if type(below).__module__.startswith("torch.optim") and not getattr(optimizer, "decides_on_host", False):
+        return "nothing" if recipe.track else "steps"
+    return "passes" if getattr(optimizer, "virtual_domain", None) is None and not recipe.track else "nothing"
 
 
 def needs_graph(optimizer: torch.optim.Optimizer, recipe: Recipe) -> bool:

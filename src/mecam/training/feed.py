@@ -16,25 +16,32 @@ from mecam.data.augment import Augmentation
 from mecam.data.domains import DomainSet
 from mecam.data.sampling import DomainSampler
 from mecam.methods.base import Batch
+from mecam.training.recorded import Recorded
+from mecam.training.resident import resident
 
-RESIDENT_SHARE = 0.4  # of the device's free memory that images may take
+
+@dataclass(frozen=True)
+class State:
+    """Where the random streams stand."""
+
+    sampler: dict[str, Any]  # the same in every process
+    noise: Tensor  # of the augmentation
 
 
 @dataclass(frozen=True)
 class Drawn:
     """A batch before augmentation, and the sampler's state behind it."""
 
-    images: Tensor
-    labels: Tensor
-    aspects: Tensor
+    indices: Tensor  # domain after domain
+    images: Tensor | None  # None: they lie on the device
     sampler: dict[str, Any]
 
 
 class Feed:
     """An endless stream of batches, one part of each from every source domain.
 
-    On a GPU with room the images lie on it as uint8 and nothing is loaded in training; without room a thread prepares
-    the next batch in pinned memory while this one trains.
+    On a GPU with room the images lie on it as uint8 and nothing is loaded in training: gathering and augmenting them is
+    a recorded graph. Without room a thread prepares the next batch in pinned memory while this one trains.
     """
 
     def __init__(
@@ -46,37 +53,37 @@ class Feed:
         *,
         device: torch.device,
         seed: int,
+        record: bool = True,
     ) -> None:
         self.data, self.sources, self.sampler, self.augmentation = data, list(sources), sampler, augmentation
         self.device = device
         self.generator = torch.Generator(device).manual_seed(seed)
+        self.resident = resident(data, device)
         self.labels = [torch.from_numpy(np.array(data.labels(d))) for d in self.sources]
         self.aspects = [torch.from_numpy(np.array(data.aspects(d))) for d in self.sources]
-        self.resident = self._load() if device.type == "cuda" and self._fits() else None
-        self._state = sampler.state_dict()
+        self.state = State(sampler.state_dict(), self.generator.get_state())
         self._thread = ThreadPoolExecutor(1) if device.type == "cuda" and self.resident is None else None
         self._ahead: Future[Drawn] | None = None
+        recorded = record and self.resident is not None
+        self._look_up = Recorded(self._from_memory, [self.generator]) if recorded else self._from_memory
 
     def next(self, step: int) -> Batch:
-        """The batch for this step."""
+        """The batch for this step; on a GPU the next call may overwrite it."""
         drawn = self._draw() if self._thread is None else self._prefetched(self._thread)
-        self._state = drawn.sampler
-        images, labels, aspects = (
-            t.to(self.device, non_blocking=True) for t in (drawn.images, drawn.labels, drawn.aspects)
+        images, labels = (
+            self._from_host(drawn) if drawn.images is not None else self._look_up(self._there(drawn.indices))
         )
-        pixels = self.augmentation(images, aspects, generator=self.generator)
-        return Batch(pixels.contiguous(memory_format=torch.channels_last), labels, len(self.sources), step)
+        self.state = State(drawn.sampler, self.generator.get_state())
+        return Batch(images, labels, len(self.sources), step)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Where the sampler stands after the batch handed out last; the same in every process."""
-        return self._state
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load(self, sampler: dict[str, Any], noise: Tensor | None) -> None:
+        """Go on from a state that `state` was; `noise` None leaves the augmentation's stream where it is."""
         if self._ahead is not None:
             self._ahead.result()
             self._ahead = None
-        self.sampler.load_state_dict(state)
-        self._state = state
+        self.sampler.load_state_dict(sampler)
+        self.generator.set_state(self.state.noise if noise is None else noise)
+        self.state = State(sampler, self.generator.get_state())
 
     def _prefetched(self, thread: ThreadPoolExecutor) -> Drawn:
         ready = self._draw() if self._ahead is None else self._ahead.result()
@@ -84,24 +91,35 @@ class Feed:
         return ready
 
     def _draw(self) -> Drawn:
-        indices = [batch.chunk(ranks.count())[ranks.rank()] for batch in self.sampler.next()]  # this process's share
+        parts = [batch.chunk(ranks.count())[ranks.rank()] for batch in self.sampler.next()]  # this process's share
         state = self.sampler.state_dict()
         if self.resident is not None:
-            images = torch.cat(
-                [all_of.index_select(0, i.to(self.device)) for all_of, i in zip(self.resident, indices, strict=True)]
-            )
-        else:
-            images = torch.cat([self.data.images(d, i.numpy()) for d, i in zip(self.sources, indices, strict=True)])
-        labels = torch.cat([part[i] for part, i in zip(self.labels, indices, strict=True)])
-        aspects = torch.cat([part[i] for part, i in zip(self.aspects, indices, strict=True)])
-        if self._thread is not None:
-            images = images.pin_memory()
-        return Drawn(images, labels, aspects, state)
+            return Drawn(torch.cat(parts), None, state)
+        images = torch.cat([self.data.images(d, part.numpy()) for d, part in zip(self.sources, parts, strict=True)])
+        return Drawn(torch.cat(parts), images if self._thread is None else images.pin_memory(), state)
 
-    def _fits(self) -> bool:
-        height, width = self.data.size
-        needed = 3 * height * width * sum(len(labels) for labels in self.labels)
-        return needed < RESIDENT_SHARE * torch.cuda.mem_get_info(self.device)[0]
+    def _from_host(self, drawn: Drawn) -> tuple[Tensor, Tensor]:
+        """Augmented images and labels of a batch that was loaded here."""
+        assert drawn.images is not None
+        parts = drawn.indices.chunk(len(self.sources))
+        labels, aspects = (
+            torch.cat([of[part] for of, part in zip(known, parts, strict=True)])
+            for known in (self.labels, self.aspects)
+        )
+        return self._augmented(self._there(drawn.images), self._there(aspects)), self._there(labels)
 
-    def _load(self) -> list[Tensor]:
-        return [self.data.images(d, np.arange(len(self.data.labels(d)))).to(self.device) for d in self.sources]
+    def _from_memory(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Augmented images and labels of a batch that lies on the device."""
+        assert self.resident is not None
+        of, parts = self.resident, list(zip(self.sources, indices.chunk(len(self.sources)), strict=True))
+        images = torch.cat([of.take(d, part) for d, part in parts])
+        labels = torch.cat([of.labels[d][part] for d, part in parts])
+        aspects = torch.cat([of.aspects[d][part] for d, part in parts])
+        return self._augmented(images, aspects), labels
+
+    def _augmented(self, images: Tensor, aspects: Tensor) -> Tensor:
+        pixels = self.augmentation(images, aspects, generator=self.generator)
+        return pixels.contiguous(memory_format=torch.channels_last)
+
+    def _there(self, values: Tensor) -> Tensor:
+        return (values.pin_memory() if self.device.type == "cuda" else values).to(self.device, non_blocking=True)

@@ -51,7 +51,7 @@ def train(
 
     One process at a time works on a run (ClaimedError), whoever starts it.
     """
-    machine = find_machine(device, recipe.precision)
+    machine = find_machine(device, recipe.precision, deterministic=recipe.deterministic)
     folder = RunFolder(Path(out) / recipe.run_id)
     if ranks.from_first(folder.is_done()):
         return folder

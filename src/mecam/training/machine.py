@@ -42,8 +42,11 @@ class Machine:
         }
 
 
-def find_machine(device: str = "auto", precision: str = "auto") -> Machine:
-    """The machine by the words of the command line; under torchrun, this process's share of it."""
+def find_machine(device: str = "auto", precision: str = "auto", *, deterministic: bool = False) -> Machine:
+    """The machine by the words of the command line; under torchrun, this process's share of it.
+
+    `deterministic`: of this process from now on, kernels that give the same bits each time, rather than the fastest.
+    """
     if device == "auto":
         device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
     try:
@@ -58,4 +61,8 @@ def find_machine(device: str = "auto", precision: str = "auto") -> Machine:
     if precision == "auto":
         precision = "bf16" if has_bf16 else "fp32"
     ranks.join(chosen)
+    if chosen.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it, before its first call
+        torch.use_deterministic_algorithms(deterministic, warn_only=True)
+        torch.backends.cudnn.benchmark = not deterministic
     return Machine(chosen, precision)

@@ -54,6 +54,8 @@ def measure(logits: Tensor, labels: Tensor) -> Metrics:
 
 def calibration_error(confidence: Tensor, right: Tensor) -> float:
     """sum over bins of share * |accuracy - mean confidence|, in equal-width bins of the confidence."""
+    if not confidence.isfinite().all():  # of a network that has diverged
+        return math.nan
     bins = (confidence * BINS).long().clamp(max=BINS - 1)
     gaps = torch.zeros(BINS, dtype=torch.float64, device=confidence.device)
     gaps.index_add_(0, bins, right.double() - confidence.double())

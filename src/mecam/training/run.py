@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,13 +19,15 @@ from mecam import methods, ranks
 from mecam.averaging import loaded
 from mecam.data.domains import DomainSet, source_domains
 from mecam.data.splits import seed_hash, split
-from mecam.methods import Setting
+from mecam.methods import Batch, Setting
+from mecam.models.folding import fold_frozen
 from mecam.optim import SharpnessAware, clear_state
 from mecam.recipe import Recipe, lr_ratio
 from mecam.training import build
-from mecam.training.evaluate import evaluate
+from mecam.training.evaluate import Look, evaluate
 from mecam.training.machine import Machine
 from mecam.training.metrics import Metrics, mean_over
+from mecam.training.recorded import Recorded
 from mecam.training.selection import Best
 
 if TYPE_CHECKING:
@@ -63,41 +66,41 @@ class Run:
         )
         self.trained = self.method.build(self.network, setting)
         self.trained.to(machine.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.optimizer = build.build_optimizer(recipe, self.method, self.network, self.trained)
+        self.optimizer = build.build_optimizer(recipe, self.method, self.network, self.trained, machine.device)
         self.groups = [list(group["params"]) for group in self.optimizer.param_groups]
         if recipe.compile:
             self.network.featurizer.compile()
+        self.records = build.what_to_record(recipe, self.method, self.optimizer, machine.device)
+        if self.records != "nothing" and not recipe.compile:
+            fold_frozen(self.network)  # by kernels that pay only where Python does not launch them
         self.averaging = averagings.create(recipe.averaging, **recipe.averaging_settings)
         self.feed = build.build_feed(recipe, data, sources, self.splits, self.network, machine.device)
         self.draws = torch.Generator().manual_seed(seed_hash(recipe.seed, "draws", ranks.rank()))
         self.method_state = self.method.initial_state()
         self.best = Best(recipe.selection)
         self.tracker: Tracker | None = None
+        self.recorded: Recorded | None = None
+        self.look = Look(recipe.image_size, self.network.normalization)
+        records = self.records != "nothing" and not self.method.mates
+        self.forward = Recorded(partial(self.look.logits, self.trained)) if records else None
         # from here on the global stream is dropout's and the virtual domain's, another one in each process
         torch.manual_seed(seed_hash(recipe.seed, "training", ranks.rank()))
 
     def step(self, step: int) -> Tensor | None:
         """One step of everything; the loss at theta, None where the main optimizer rests."""
-        method, recipe = self.method, self.recipe
+        method = self.method
         batch = self.feed.next(step)
         draw = method.draw(batch, self.draws)
         self._set_rates(step)
         if method.restarts(step):
             clear_state(self.optimizer)
-        states: list[Any] = []
-        loss = None
-        if not method.declines(step):
-
-            def closure() -> Tensor:
-                self.optimizer.zero_grad()
-                graph = build.needs_graph(self.optimizer, recipe)
-                value, state = method.gradient(self.trained, batch, draw, self.method_state, graph=graph)
-                states.append(state)
-                ranks.average([value, *(parameter.grad for parameter in self.trained.parameters())])
-                return value
-
-            loss = self._step(closure, step)
-        first = states[0] if states else self.method_state
+            self.recorded = None
+        if method.declines(step):
+            loss, first = None, self.method_state
+        elif self.records == "steps":
+            loss, first = self._recorded_update(batch, draw)
+        else:
+            loss, first = self._update(batch, draw, self.method_state)
         self.method_state = method.after(self.trained, batch, draw, first)
         ranks.average(_tensors(self.method_state))
         self.averaging.update(self.trained)
@@ -118,10 +121,11 @@ class Run:
 
     def evaluate(self, step: int) -> dict[str, Any]:
         """The record of this step; selection and averaging take note of it."""
+        self._require_finite(step)
         ranks.average(buffer for buffer in self.trained.buffers())
         candidate = self.averaging.candidate(self.trained)
         with loaded(self.trained, candidate):
-            found = self._metrics()
+            found = self._metrics(self._watched())
             weights = self.trained.state_dict() if candidate is None else candidate
             held_out = {n: m for n, m in found.items() if n.endswith(" out") and n != f"{self.recipe.target} out"}
             oracle = found.get(f"{self.recipe.target} out")
@@ -136,7 +140,7 @@ class Run:
         if averaged is not None and self.averaging.needs_bn_update:
             self._estimate_bn()
         logits: dict[str, Tensor] = {}
-        found = self._metrics(logits)
+        found = self._metrics(self._splits(), logits)
         target = found.get(f"{self.recipe.target} in")
         result = {
             "selected_step": None if averaged is not None else self.best.step,
@@ -150,7 +154,7 @@ class Run:
         """All there is to go on from, bit for bit. Every process calls it; the first one's is complete."""
         device = self.machine.device
         own = {
-            "augmentation": self.feed.generator.get_state(),
+            "augmentation": self.feed.state.noise,
             "draws": self.draws.get_state(),
             "random": torch.get_rng_state(),
             "random_on_device": None if device.type == "cpu" else torch.cuda.get_rng_state(device),
@@ -162,7 +166,7 @@ class Run:
             "averaging": self.averaging.state_dict(),
             "method": self.method.state_dict(),
             "method_state": self.method_state,
-            "sampler": self.feed.state_dict(),
+            "sampler": self.feed.state.sampler,
             "best": self.best.state_dict(),
             "ranks": ranks.gather(own),
         }
@@ -173,22 +177,72 @@ class Run:
         self.averaging.load_state_dict(state["averaging"])
         self.method.load_state_dict(state["method"])
         self.method_state = _on(state["method_state"], self.machine.device)
-        self.feed.load_state_dict(state["sampler"])
         self.best.load_state_dict(state["best"])
         if len(state["ranks"]) != ranks.count():
+            self.feed.load(state["sampler"], None)
             return  # another number of processes: the streams start anew
         own = state["ranks"][ranks.rank()]
+        fits = len(own["augmentation"]) == len(self.feed.state.noise)  # a CPU's is no GPU's
+        self.feed.load(state["sampler"], own["augmentation"] if fits else None)
         self.draws.set_state(own["draws"])
         torch.set_rng_state(own["random"])
         if own["random_on_device"] is not None and self.machine.device.type == "cuda":
             torch.cuda.set_rng_state(own["random_on_device"], self.machine.device)
-        if len(own["augmentation"]) == len(self.feed.generator.get_state()):  # a CPU's is no GPU's
-            self.feed.generator.set_state(own["augmentation"])
 
-    def _step(self, closure: Callable[[], Tensor], step: int) -> Tensor | None:
+    def _update(self, batch: Batch, draw: Any, state: Any) -> tuple[Tensor | None, Any]:
+        """The passes and the optimizer's step: the loss at theta, and the method's next state."""
+        states: list[Any] = []
+
+        def closure() -> Tensor:
+            one_pass = self._recorded_pass if self.records == "passes" else self._pass
+            value, next_state = one_pass(batch, draw, state)
+            states.append(next_state)
+            ranks.average([value, *(parameter.grad for parameter in self.trained.parameters())])
+            return value
+
         if self.tracker is not None:
-            return cast("Tensor | None", self.tracker.step(closure, step))
-        return cast("Any", self.optimizer).step(closure)  # type: ignore[no-any-return]
+            loss = cast("Tensor | None", self.tracker.step(closure, batch.step))
+        else:
+            loss = cast("Any", self.optimizer).step(closure)
+        return loss, states[0]
+
+    def _pass(self, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
+        """The gradient at the weights of the moment, in the parameters; the loss and the method's next state."""
+        self.optimizer.zero_grad()
+        graph = build.needs_graph(self.optimizer, self.recipe)
+        return self.method.gradient(self.trained, batch, draw, state, graph=graph)
+
+    def _recorded_update(self, batch: Batch, draw: Any) -> tuple[Tensor | None, Any]:
+        """`_update` as one CUDA graph, recorded anew after each restart."""
+        found: tuple[Tensor | None, Any] = self._replay(self._update, batch, draw, self.method_state)
+        return found
+
+    def _recorded_pass(self, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
+        """`_pass` as a CUDA graph, for optimizers that decide on the host which passes to take."""
+
+        def one_pass(*inputs: Any) -> tuple[Tensor, Any, list[Tensor | None]]:
+            return *self._pass(*inputs), [parameter.grad for parameter in self.trained.parameters()]
+
+        value, state, gradients = self._replay(one_pass, batch, draw, state)
+        for parameter, gradient in zip(self.trained.parameters(), gradients, strict=True):
+            # the next replay fills the same memory, and optimizers keep gradients over passes
+            parameter.grad = None if gradient is None else gradient.clone()
+        return value.clone(), state
+
+    def _replay(self, function: Callable[..., Any], batch: Batch, draw: Any, state: Any) -> Any:
+        if self.recorded is None:
+            domains, step = batch.domains, batch.step
+            self.recorded = Recorded(lambda x, y, *rest: function(Batch(x, y, domains, step), *rest))
+        return self.recorded(*_on((batch.images, batch.labels, draw, state), self.machine.device))
+
+    def _require_finite(self, step: int) -> None:
+        """On a GPU steps that are not finite are left out there and then; whether there were any is asked here."""
+        skipped = int(getattr(self.optimizer, "skipped", 0)) if self.machine.device.type == "cuda" else 0
+        if skipped and self.recipe.nonfinite == "raise":
+            raise FloatingPointError(
+                f"the combined gradient was not finite in {skipped} of the steps up to step {step}; they were not "
+                "taken. Lower the learning rate, or leave such steps out with nonfinite=skip"
+            )
 
     def _set_rates(self, step: int) -> None:
         for group, rate in zip(self.optimizer.param_groups, self.method.rates(step), strict=True):
@@ -210,20 +264,24 @@ class Run:
         names = ("domain", "index", "label", "predicted", "confidence") if parts else ()
         return {name: torch.cat(columns) for name, columns in zip(names, zip(*parts, strict=True), strict=True)}
 
-    def _metrics(self, keep: dict[str, Tensor] | None = None) -> dict[str, Metrics]:
+    def _splits(self) -> dict[str, tuple[int, NDArray[np.int64]]]:
+        """Every split by its name."""
         named: dict[str, tuple[int, NDArray[np.int64]]] = {}
         for domain, parts in self.splits.items():
             named[f"{self.data.domains[domain]} in"] = (domain, parts.training)
             named[f"{self.data.domains[domain]} out"] = (domain, parts.held_out)
-        return evaluate(
-            self.trained,
-            self.data,
-            named,
-            image_size=self.recipe.image_size,
-            normalization=self.network.normalization,
-            device=self.machine.device,
-            keep=keep,
-        )
+        return named
+
+    def _watched(self) -> dict[str, tuple[int, NDArray[np.int64]]]:
+        """The splits that are evaluated on the way: those trained on, the largest by far, wait for the end."""
+        whole = f"{self.recipe.target} in"
+        return {name: part for name, part in self._splits().items() if name.endswith(" out") or name == whole}
+
+    def _metrics(
+        self, splits: dict[str, tuple[int, NDArray[np.int64]]], keep: dict[str, Tensor] | None = None
+    ) -> dict[str, Metrics]:
+        device = self.machine.device
+        return evaluate(self.trained, self.data, splits, self.look, device=device, forward=self.forward, keep=keep)
 
     def _facts(self) -> dict[str, Any]:
         normal = self.network.normalization
@@ -269,4 +327,4 @@ def _on(tree: Any, device: torch.device) -> Any:
         return tree.to(device)
     if isinstance(tree, dict):
         return {name: _on(child, device) for name, child in tree.items()}
-    return [_on(child, device) for child in tree] if isinstance(tree, list) else tree
+    return type(tree)(_on(child, device) for child in tree) if isinstance(tree, (list, tuple)) else tree

@@ -79,10 +79,10 @@ class VirtualDomain(ABC):
 
     @abstractmethod
     def _mix(self, x: Tensor, draw: Draw) -> Tensor:
-        """The formula of this domain with the numbers of `draw`; x is single or double precision."""
+        """The formula of this domain with the numbers of `draw`, in draw.dtype: single or double precision."""
 
     def _apply(self, draw: Draw, x: Tensor) -> Tensor:
-        mixed = self._mix(x.to(draw.dtype), draw).to(x.dtype)
+        mixed = self._mix(x, draw).to(x.dtype)
         return mixed if self.p == 1 else torch.where(draw.happens(self.p), mixed, x)
 
     def _draw(self, x: Tensor, layer: str) -> Draw | None:

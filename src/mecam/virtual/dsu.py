@@ -31,4 +31,4 @@ class DSU(FeatureDomain):
         count, channels, positions = x.shape
         if count == 1 or positions == 1:
             return x
-        return perturb_style(x, draw.normal(count, channels), draw.normal(count, channels))
+        return perturb_style(x.to(draw.dtype), draw.normal(count, channels), draw.normal(count, channels))

@@ -38,4 +38,4 @@ class EFDMix(FeatureDomain):
     def _mix(self, x: Tensor, draw: Draw) -> Tensor:
         count = x.shape[0]
         partner = draw.partner(count, self.domains)
-        return x if count == 1 else mix_distribution(x, draw.beta(self.alpha, count), partner)
+        return x if count == 1 else mix_distribution(x.to(draw.dtype), draw.beta(self.alpha, count), partner)

@@ -75,7 +75,7 @@ class Fourier(VirtualDomain):
         partner = draw.partner(count, self.domains)
         if count == 1:
             return x
-        pixels = self._denormalise(x)
+        pixels = self._denormalise(x.to(draw.dtype))
         mixed = mix_amplitude(pixels, draw.uniform(count, self.eta), partner)
         return self._normalise(mixed.clamp(0, 1))
 

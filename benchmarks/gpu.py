@@ -1,0 +1,132 @@
+"""What a step costs on a GPU: every optimizer and every method, in milliseconds and in ERM steps.
+
+    python benchmarks/gpu.py --out benchmarks/results/gpu_steps.md
+
+ResNet-50, 3 x 32 images of 224 pixels, batch norm frozen, Adam, in the training loop's own steps: gathering,
+augmenting, passes, update. ERM's steps are taken before and after each contender's; the ratio in a round is the
+contender's time over the mean of the two. "bare" leaves gathering and augmenting out on both sides. An optimizer is
+flagged above 1.05 times its passes, a method that takes a single pass above 1.3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from end_to_end import Noise, Still, synchronize
+from machine import heading, publish, table
+from mecam.methods import METHODS
+from mecam.optim import OPTIMIZERS
+from mecam.recipe import make
+from mecam.training.machine import find_machine
+from mecam.training.run import Run
+from method_cost import MORE
+
+WARM_UP = 6
+HOW = {"steps": "the step a graph", "passes": "each pass a graph", "nothing": "from Python"}
+
+
+def main() -> None:
+    options = parse()
+    data = Noise(options.images, options.stored)
+    erm = build(data, options)
+    warm_up(erm)
+    rows = [row("erm, adam", 1, {}, erm, data, options)]
+    for name in options.optimizers:
+        passes = OPTIMIZERS[name].passes
+        rows.append(row(f"erm, {name}", passes, {"optimizer": name}, erm, data, options))
+    rows += [row(f"{name}, adam", 0, {"method": name}, erm, data, options) for name in options.methods]
+    images = 3 * options.batch
+    facts = {
+        "setting": f"{options.backbone}, {images} images of {options.image_size} px, batch norm frozen, "
+        f"{erm.machine.precision}, images on the device",
+        "repeats": f"{options.rounds} rounds of {options.burst} steps after {WARM_UP} of warm-up",
+    }
+    header = ["method, optimizer", "ms a step", "in ERM steps", "bare, in ERM steps", "first steps, s", "recorded", ""]
+    publish([*heading("Steps on a GPU", options.device, facts), *table(header, rows)], options.out)
+
+
+def row(
+    name: str, passes: int, values: dict[str, Any], erm: Run, data: Noise, options: argparse.Namespace
+) -> list[str]:
+    """A contender's line of the table."""
+    try:
+        run = build(data, options, **values)
+        first = warm_up(run)
+        whole, bare = rounds(run, erm, options, still=False), rounds(run, erm, options, still=True)
+    except Exception as error:  # one that cannot run here must not take the table with it
+        return [name, "", "", "", "", "", f"failed: {type(error).__name__}: {str(error).splitlines()[0]}"]
+    ratio, bar = statistics.median(r for _, r in whole), 1.05 * passes if passes else 1.3
+    apart = MORE.get(values.get("method", ""), "")
+    verdict = apart or ("" if ratio <= bar else f"ABOVE {bar:.2f}")
+    cells = [f"{1000 * statistics.median(s for s, _ in whole):.1f}", f"{ratio:.2f}"]
+    cells += [f"{statistics.median(r for _, r in bare):.2f}", f"{first:.1f}", HOW[run.records], verdict]
+    del run
+    gc.collect()
+    print(name, *cells, flush=True)
+    return [name, *cells]
+
+
+def build(data: Noise, options: argparse.Namespace, **values: Any) -> Run:
+    chosen = {"data": "noise", "target": "a", "backbone": options.backbone, "image_size": options.image_size}
+    chosen |= {"batch": options.batch, "freeze_bn": True, "pretrained": False, "lr": 1e-6, "steps": 10**6}
+    return Run(make(chosen | values), find_machine(options.device), data)
+
+
+def warm_up(run: Run) -> float:
+    """Seconds of the first steps."""
+    start = time.perf_counter()
+    for step in range(WARM_UP):
+        run.step(step)
+    synchronize(run)
+    return time.perf_counter() - start
+
+
+def rounds(run: Run, erm: Run, options: argparse.Namespace, *, still: bool) -> list[tuple[float, float]]:
+    """Seconds of a step, and their ratio to ERM's, in each round."""
+    feeds = run.feed, erm.feed
+    if still:
+        run.feed, erm.feed = Still(run.feed), Still(erm.feed)  # type: ignore[assignment]
+    taken = []
+    for _ in range(options.rounds):
+        before, own, after = (seconds(each, options.burst) for each in (erm, run, erm))
+        taken.append((own, 2 * own / (before + after)))
+    run.feed, erm.feed = feeds
+    return taken
+
+
+def seconds(run: Run, steps: int) -> float:
+    """Of a step; an even number of them has as many of the network as of a discriminator."""
+    synchronize(run)
+    start = time.perf_counter()
+    for step in range(WARM_UP, WARM_UP + steps):
+        run.step(step)
+    synchronize(run)
+    return (time.perf_counter() - start) / steps
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--optimizers", nargs="*", default=[name for name in OPTIMIZERS if name != "adam"])
+    parser.add_argument("--methods", nargs="*", default=[name for name in METHODS if name != "erm"])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--backbone", default="resnet50")
+    parser.add_argument("--image-size", type=int, default=224)
+    parser.add_argument("--stored", type=int, default=227, help="pixels of the side of a stored image")
+    parser.add_argument("--images", type=int, default=1600)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--burst", type=int, default=10)
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    main()

@@ -1,0 +1,114 @@
+"""A folded convolution is the same function as convolution, batch norm, sum and activation, and has its gradients."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mecam.models.folding import NONE, RELU, RELU6, conv_bn, fold_frozen
+from mecam.models.lite import EfficientNetLite, SameConv2d
+from mecam.models.network import Network
+from mecam.models.registry import create
+from mecam.models.resnet import Bottleneck, ResNet
+
+
+def layer(conv: nn.Conv2d) -> nn.ModuleList:
+    """A convolution and a batch norm with statistics of its own, frozen, in float64."""
+    bn = nn.BatchNorm2d(conv.out_channels)
+    for values in (bn.weight, bn.bias, bn.running_mean):
+        nn.init.normal_(values)  # type: ignore[arg-type]
+    nn.init.uniform_(bn.running_var, 0.5, 2.0)  # type: ignore[arg-type]
+    return nn.ModuleList([conv, bn]).double().eval()
+
+
+def gradients(module: nn.Module, out: Tensor, *inputs: Tensor) -> list[Tensor]:
+    weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=out.dtype)
+    return list(torch.autograd.grad((out * weights).sum(), [*inputs, *module.parameters()]))
+
+
+@pytest.mark.parametrize("act", [NONE, RELU, RELU6])
+@pytest.mark.parametrize("summed", [False, True])
+@pytest.mark.parametrize(
+    "conv",
+    [
+        nn.Conv2d(4, 6, 1, bias=False),
+        nn.Conv2d(4, 6, 3, stride=2, padding=1, bias=False),
+        nn.Conv2d(4, 4, 5, padding=2, groups=4, bias=False),
+        SameConv2d(4, 6, 3, stride=2, bias=False),
+    ],
+    ids=["1x1", "3x3 stride 2", "depthwise", "same"],
+)
+def test_value_and_gradients_equal_the_unfolded_ones(conv: nn.Conv2d, summed: bool, act: float) -> None:
+    torch.manual_seed(0)
+    plain = layer(conv)
+    folded = copy.deepcopy(plain)
+    fold_frozen(folded)
+    x = (3 * torch.randn(2, 4, 9, 9, dtype=torch.float64)).requires_grad_()
+    residual = torch.randn_like(plain[1](plain[0](x))).requires_grad_() if summed else None
+    inputs = [x] if residual is None else [x, residual]
+    expected = conv_bn(x, plain[0], plain[1], act, residual)  # type: ignore[arg-type]
+    found = conv_bn(x, folded[0], folded[1], act, residual)  # type: ignore[arg-type]
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gradients(folded, found, *inputs), gradients(plain, expected, *inputs))
+
+
+@pytest.mark.parametrize(
+    "network",
+    [ResNet(Bottleneck, (1, 2), 4, classes=3), EfficientNetLite(0.25, 0.3, classes=3)],
+    ids=["resnet", "lite"],
+)
+def test_a_whole_network_has_the_same_gradient(network: nn.Module) -> None:
+    torch.manual_seed(0)
+    plain = network.double().eval()
+    folded = copy.deepcopy(plain)
+    fold_frozen(folded)
+    x = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    found, expected = folded(x), plain(x)
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gradients(folded, found), gradients(plain, expected))
+
+
+def test_a_live_batch_norm_is_not_folded() -> None:
+    torch.manual_seed(0)
+    plain = create("resnet8", classes=3).train()
+    folded = copy.deepcopy(plain)
+    fold_frozen(folded)
+    x = torch.randn(4, 3, 32, 32)
+    torch.testing.assert_close(folded(x), plain(x), rtol=0, atol=0)
+    torch.testing.assert_close(list(folded.buffers()), list(plain.buffers()), rtol=0, atol=0)
+
+
+def test_a_second_derivative_is_refused() -> None:
+    network: Network = create("resnet8", classes=3, freeze_bn=True)
+    fold_frozen(network)
+    loss = network(torch.randn(2, 3, 32, 32)).sum()
+    first = torch.autograd.grad(loss, network.featurizer.conv1.weight, create_graph=True)[0]  # type: ignore[union-attr, arg-type]
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        first.sum().backward()  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("act", [NONE, RELU, RELU6])
+@pytest.mark.parametrize("summed", [False, True])
+def test_the_kernels_agree_with_float64(summed: bool, act: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    reference = layer(nn.Conv2d(20, 144, 3, padding=1, bias=False))
+    x = torch.randn(5, 20, 17, 17, dtype=torch.float64)
+    residual = torch.randn(5, 144, 17, 17, dtype=torch.float64) if summed else None
+    expected = conv_bn(x.requires_grad_(), reference[0], reference[1], act, residual)  # type: ignore[arg-type]
+    on_gpu = copy.deepcopy(reference).float().cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    fold_frozen(on_gpu)
+    near = x.detach().float().cuda().requires_grad_()
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    found = conv_bn(near, on_gpu[0], on_gpu[1], act, None if residual is None else residual.float().cuda())
+    torch.testing.assert_close(found.double().cpu(), expected, rtol=1e-4, atol=1e-4)
+    weights = torch.randn(out_shape := found.shape)
+    assert out_shape == expected.shape
+    torch.autograd.backward([(found * weights.cuda()).sum(), (expected * weights.double()).sum()])
+    pairs = zip([near, *on_gpu.parameters()], [x, *reference.parameters()], strict=True)
+    for value, truth in pairs:
+        error = (value.grad.double().cpu() - truth.grad).norm() / truth.grad.norm()  # type: ignore[union-attr]
+        assert error < 1e-4

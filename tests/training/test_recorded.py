@@ -1,0 +1,144 @@
+"""On a GPU: a step as a CUDA graph is the step that Python would take, bit for bit; and steps that can be repeated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mecam import methods
+from mecam.data.shapes import shapes
+from mecam.methods import METHODS
+from mecam.models.folding import fold_frozen
+from mecam.optim import OPTIMIZERS
+from mecam.recipe import make
+from mecam.training import train
+from mecam.training.machine import find_machine
+from mecam.training.recorded import Recorded
+from mecam.training.run import Run
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+DATA = shapes(per_class=8)
+RECORDABLE = [name for name in METHODS if vars(type(methods.create(name))).get("recordable")]
+HOST = {name for name, entry in OPTIMIZERS.items() if entry.sharpness_aware and entry.sharpness_aware.decides_on_host}
+TORCHS = [name for name, entry in OPTIMIZERS.items() if name not in HOST and name not in ("adahessian",)]
+
+
+def run_of(*, records: str, **values: Any) -> Run:
+    chosen = {"target": "art", "batch": 4, "steps": 6, "deterministic": True, "precision": "fp32", **values}
+    run = Run(make(chosen), find_machine("cuda", "fp32", deterministic=True), DATA)
+    run.records = records  # type: ignore[assignment]
+    return run
+
+
+def same_after(steps: int, kind: str = "steps", **values: Any) -> None:
+    """Whether a recorded run goes where an eager one goes."""
+    eager, recorded = run_of(records="nothing", **values), run_of(records=kind, **values)
+    for step in range(steps):
+        torch.manual_seed(step)
+        expected = eager.step(step)
+        torch.manual_seed(step)
+        found = recorded.step(step)
+        assert (found is None) == (expected is None)
+        if found is not None and expected is not None:
+            torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    torch.testing.assert_close(recorded.trained.state_dict(), eager.trained.state_dict(), rtol=0, atol=0)
+    assert recorded.recorded is not None
+    assert recorded.recorded._graph is not None
+
+
+@pytest.mark.parametrize("method", RECORDABLE)
+def test_every_recordable_method(method: str) -> None:
+    settings = {"anneal": 2500.0} if method in ("irm", "vrex", "fishr") else {}  # in the middle: at step 3 of 6
+    same_after(6, method=method, method_settings=settings)
+
+
+@pytest.mark.parametrize(
+    "optimizer", [name for name in TORCHS if name in ("adam", "adamw", "sgd") or OPTIMIZERS[name].sharpness_aware]
+)
+def test_every_recordable_optimizer(optimizer: str) -> None:
+    same_after(5, optimizer=optimizer, virtual="none")
+
+
+@pytest.mark.parametrize("optimizer", [*sorted(HOST), "mecam", "adam"])
+def test_recorded_passes(optimizer: str) -> None:
+    same_after(5, "passes", optimizer=optimizer, virtual="none")
+
+
+@pytest.mark.parametrize("method", sorted(set(METHODS) - set(RECORDABLE)))
+def test_every_other_method_takes_steps_on_a_gpu(method: str) -> None:
+    run = run_of(records="nothing", method=method)
+    for step in range(3):
+        run.step(step)
+    assert all(value.isfinite().all() for value in run.trained.state_dict().values())
+
+
+def test_frozen_batch_norm_and_dropout() -> None:
+    same_after(5, optimizer="mecam", virtual="none", freeze_bn=True, dropout=0.3)
+
+
+@pytest.mark.parametrize("backbone", ["resnet18", "lite0"])
+def test_folding_changes_nothing_but_rounding(backbone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = {"optimizer": "sgd", "backbone": backbone, "freeze_bn": True, "pretrained": False, "image_size": 64}
+    folded, plain = run_of(records="nothing", **values), run_of(records="nothing", **values)
+    fold_frozen(folded.network)
+    before = {name: value.clone() for name, value in plain.trained.state_dict().items()}
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    for run in (folded, plain):
+        run.step(0)
+    for name, value in plain.trained.state_dict().items():
+        moved = value.double() - before[name].double()
+        error = (folded.trained.state_dict()[name].double() - value.double()).norm()
+        assert error <= 5e-3 * moved.norm() + 1e-7, name
+
+
+def test_a_generator_goes_on_through_replays() -> None:
+    eager, replayed = (torch.Generator("cuda").manual_seed(3) for _ in range(2))
+    recorded = Recorded(lambda x: x + torch.rand(5, device="cuda", generator=replayed), [replayed])
+    for number in range(5):
+        x = torch.full((5,), float(number), device="cuda")
+        torch.testing.assert_close(recorded(x), x + torch.rand(5, device="cuda", generator=eager), rtol=0, atol=0)
+    assert torch.equal(eager.get_state(), replayed.get_state())
+
+
+def test_only_tensors_may_change() -> None:
+    recorded = Recorded(lambda x, factor: x * factor)
+    x = torch.ones(3, device="cuda")
+    for _ in range(2):
+        recorded(x, 2)
+    with pytest.raises(ValueError, match="only tensors may change"):
+        recorded(x, 3)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("backbone", ["resnet8", "lite0"])
+def test_deterministic_runs_repeat(tmp_path: Path, precision: str, backbone: str) -> None:
+    values = {
+        "target": "art",
+        "batch": 4,
+        "steps": 6,
+        "evaluate_every": 3,
+        "optimizer": "mecam",
+        "deterministic": True,
+        "precision": precision,
+        "backbone": backbone,
+        "pretrained": False,
+    }
+    files = [train(make(values), tmp_path / name, device="cuda", data=DATA).path / "model.safetensors" for name in "ab"]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_steps_that_are_not_finite_are_told_of(tmp_path: Path) -> None:
+    values = {
+        "target": "art",
+        "batch": 4,
+        "steps": 10,
+        "evaluate_every": 5,
+        "optimizer": "mecam",
+        "base": "sgd",
+        "lr": 1e30,
+    }
+    with pytest.raises(FloatingPointError, match=r"not finite in \d+ of the steps up to step 5"):
+        train(make(values), tmp_path, device="cuda", data=DATA)
