@@ -64,5 +64,5 @@ def find_machine(device: str = "auto", precision: str = "auto", *, deterministic
     if chosen.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it, before its first call
         torch.use_deterministic_algorithms(deterministic, warn_only=True)
-        torch.backends.cudnn.benchmark = not deterministic
+        torch.backends.cudnn.benchmark = False  # trying kernels took 20 s a process and found no faster step
     return Machine(chosen, precision)

@@ -1,47 +1,30 @@
 """MixStyle: give every sample a style between its own and another sample's (Zhou et al., ICLR 2021)."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecam.virtual import _checks
 from mecam.virtual._draws import Draw
 from mecam.virtual._features import FeatureDomain
+from mecam.virtual._maps import affine_map, has_kernels, style_of_map
 from mecam.virtual._style import style
 
 
 def mix_style(x: Tensor, lam: Tensor, partner: Tensor) -> Tensor:
     """(x - mu)/sig * (lam sig + (1 - lam) sig_j) + lam mu + (1 - lam) mu_j; x is (B, C, L), mu and sig detached.
 
-    As a x + b with one a and b for each sample and channel, so that the map is read and written once. x may be of lower
-    precision than lam, which everything is computed in.
+    As a x + b with one a and b for each sample and channel. x may be of lower precision than lam, which everything is
+    computed in.
     """
-    mu, sig = style(x.detach().to(lam.dtype))
+    fast = has_kernels(x) and lam.dtype == torch.float32
+    mu, sig = style_of_map(x.detach()) if fast else style(x.detach().to(lam.dtype))
     lam = lam[:, None, None]
     new_mu = lam * mu + (1 - lam) * mu[partner]
     a = (lam * sig + (1 - lam) * sig[partner]) / sig
     b = new_mu - mu * a
-    if x.dtype == a.dtype or torch.compiler.is_compiling():
-        return torch.addcmul(b, x.to(a.dtype), a).to(x.dtype)
-    out: Tensor = _Affine.apply(x, a, b)  # type: ignore[no-untyped-call]
-    return out
-
-
-class _Affine(torch.autograd.Function):
-    """a x + b with a and b of higher precision than x, and constant; nothing of theirs is as large as x."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        ctx.save_for_backward(a)
-        return torch.addcmul(b, x, a, out=torch.empty_like(x))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        (a,) = ctx.saved_tensors
-        return torch.mul(gradient, a, out=torch.empty_like(gradient)), None, None
+    if fast:
+        return affine_map(x, a, b)
+    return torch.addcmul(b, x.to(lam.dtype), a)
 
 
 class MixStyle(FeatureDomain):

@@ -1,0 +1,100 @@
+"""Where the time of a whole run goes: starting, steps, evaluations, the end.
+
+    python benchmarks/run_time.py --data PACS --target art_painting --backbone resnet50 --optimizer mecam --steps 5000
+
+The run is what `mecam train` runs. The GPU is waited for before and after each evaluation, so that its time is its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from end_to_end import synchronize
+from machine import heading, publish, table
+from mecam.data.open import open_data
+from mecam.recipe import make
+from mecam.training import Progress, train
+from mecam.training.run import Run
+
+
+class Clock:
+    """Wraps evaluations, and takes the time of the first step."""
+
+    def __init__(self) -> None:
+        self.begun = time.perf_counter()
+        self.first = self.last = self.evaluating = 0.0
+        self.evaluations = 0
+        evaluate = Run.evaluate
+
+        def timed(run: Run, step: int) -> dict[str, Any]:
+            synchronize(run)
+            start = time.perf_counter()
+            if not self.first:
+                self.first = start
+            record = evaluate(run, step)
+            self.last = time.perf_counter()
+            self.evaluating += self.last - start
+            self.evaluations += 1
+            return record
+
+        Run.evaluate = timed  # type: ignore[method-assign]
+
+    def watch(self, progress: Progress) -> None:
+        if progress.record is not None and progress.step % 1000 == 0:
+            print(f"step {progress.step}, {time.perf_counter() - self.begun:.0f} s", flush=True)
+
+
+def main() -> None:
+    options = parse()
+    values: dict[str, Any] = {"data": options.data, "target": options.target, "optimizer": options.optimizer}
+    values |= {"backbone": options.backbone, "steps": options.steps, "pretrained": options.pretrained or None}
+    values |= {"freeze_bn": options.freeze_bn or None}
+    recipe = make(values)
+    data = open_data(options.data)
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as out:
+        folder = train(recipe, out, device=options.device, watch=clock.watch, data=data)
+        end = time.perf_counter()
+        accuracy = folder.read_result()["target_accuracy"]
+    training = clock.last - clock.first - clock.evaluating
+    parts = {
+        "start: network, data to the device, first step": clock.first - clock.begun,
+        f"{recipe.steps} steps": training,
+        f"{clock.evaluations} evaluations": clock.evaluating,
+        "end: selected weights on every split, files": end - clock.last,
+    }
+    whole = end - clock.begun
+    rows = [[name, f"{spent:.1f}", f"{100 * spent / whole:.1f} %"] for name, spent in parts.items()]
+    rows.append(["all", f"{whole:.1f}", ""])
+    share = training / (training + clock.evaluating)
+    facts = {
+        "setting": f"{options.backbone}, {recipe.optimizer}, 3 x {recipe.batch} images of {recipe.image_size} px",
+        "repeats": "1 run",
+        "step": f"{1000 * training / max(1, recipe.steps):.2f} ms; with its evaluations the loop runs at "
+        f"{100 * share:.1f} % of the rate of its steps",
+        "accuracy": f"{100 * accuracy:.1f} % on the target",
+    }
+    header = ["part", "seconds", "share"]
+    publish([*heading("The time of a whole run", options.device, facts), *table(header, rows)], options.out)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", default="shapes")
+    parser.add_argument("--target", default="art")
+    parser.add_argument("--backbone", default="resnet8")
+    parser.add_argument("--optimizer", default="mecam")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--freeze-bn", action="store_true", help="also where the weights are not pretrained")
+    parser.add_argument("--pretrained", action="store_true")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
