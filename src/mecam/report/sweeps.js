@@ -45,11 +45,9 @@ function heatMap(sweep) {
     el("p", { class: "small" }, words.filter(Boolean).join(" ")));
 }
 
-// SAM at its defaults, to measure the grid against.
+// SAM, to measure the grid against.
 function reference(sweep) {
-  const row = content.rows[sweep.rows[0].row];
-  const sam = content.rows.find((other) => other.data === row.data && other.method === row.method && other.averaging === row.averaging && other.optimizer === "sam" && !other.settings);
-  const cell = sam && sweepCell(sweep, { row: content.rows.indexOf(sam) });
+  const cell = sweep.reference === null ? null : sweepCell(sweep, { row: sweep.reference });
   return cell && cell.mean !== null ? `For comparison, sam: ${cellWords(cell)}.` : "";
 }
 
