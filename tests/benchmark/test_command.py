@@ -106,7 +106,7 @@ def test_a_plan_in_a_folder_with_damaged_runs(tmp_path: Path) -> None:
         (["bench", "--grid", "fine"], "there is no grid 'fine'"),
         (["bench", "--draws", "0"], "--draws 0"),
         (["bench", "--optimizer", "sam", "--set", "optimizer_settings.rho=[-1,0.1]"], "rho=-1 is not allowed"),
-        (["bench", "--optimizer", "sam", "--grid", "paper"], "a setting does not fit"),
+        (["bench", "--optimizer", "sam", "--grid", "paper"], "is MeCAM's, and sam is asked for"),
         (["bench", "--set", "optimizer_settings=3"], "optimizer_settings=3 is not a table"),
         (["bench", "--engine", "steam", "--dry-run"], "there is no engine 'steam'"),
         (["bench", "nowhere.toml"], "there is no experiment nowhere.toml"),

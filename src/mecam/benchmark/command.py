@@ -86,6 +86,9 @@ def recipes(
     found = runs_of(plan.override(blocks, values))
     ordered = GRIDS[grid]
     if ordered is not None:
+        other = next((recipe.optimizer for recipe in found if recipe.optimizer != "mecam"), None)
+        if other is not None:
+            raise RecipeError(f"--grid {grid} is MeCAM's, and {other} is asked for; give --optimizer mecam")
         found = search.with_grid(found, search.paper_grid(ordered=ordered))
     for recipe in {str({**r.to_dict(), "data": 0, "target": 0, "seed": 0}): r for r in found}.values():
         check_parts(recipe)
