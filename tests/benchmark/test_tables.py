@@ -121,6 +121,7 @@ def test_damaged_and_foreign_runs_are_named_and_the_rest_is_tabulated(tmp_path: 
     assert len(results) == 8
     assert [str(folder) in " ".join(problems) for folder in (torn, foreign, empty)] == [True] * 3
     assert any("another version of mecam (telescope)" in problem for problem in problems)
+    assert any("done.json is damaged" in problem and "to run it again" in problem for problem in problems)
 
 
 def test_runs_without_a_target_are_no_part_of_a_table(tmp_path: Path) -> None:

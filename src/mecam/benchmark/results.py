@@ -12,6 +12,7 @@ from typing import Any
 from mecam.recipe import Recipe
 
 DAMAGE = (ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged or foreign JSON file may end in
+AGAIN = "to run it again, remove that folder"
 ENTRIES = {entry.name for entry in fields(Recipe)}
 
 
@@ -46,7 +47,7 @@ def read(out: Path | str) -> tuple[list[Result], list[str]]:
         try:
             result = _read(file.parent)
         except (OSError, *DAMAGE) as error:
-            problems.append(f"{file.parent}: {_why(error)}; it is left out")
+            problems.append(f"{file.parent} is left out: {_why(error)}")
             continue
         if result is not None:
             results.append(result)
@@ -55,7 +56,7 @@ def read(out: Path | str) -> tuple[list[Result], list[str]]:
 
 def recipe_of(folder: Path) -> Recipe:
     """The recipe in a run folder; an error for what is damaged, or of another version."""
-    values = json.loads((folder / "run.json").read_bytes())["recipe"]
+    values = _json(folder / "run.json")["recipe"]
     unknown = set(values) - ENTRIES
     if unknown:
         raise ValueError(f"its recipe has entries of another version of mecam ({', '.join(sorted(unknown))})")
@@ -69,7 +70,7 @@ def _read(folder: Path) -> Result | None:
     done = folder / "done.json"
     if not done.exists():
         return Result(folder, recipe, None, None)
-    result = json.loads(done.read_bytes())["result"]
+    result = _json(done)["result"]
     held_out = [
         float(metrics["accuracy"])
         for split, metrics in result["splits"].items()
@@ -79,12 +80,16 @@ def _read(folder: Path) -> Result | None:
     return Result(folder, recipe, 100 * float(result["target_accuracy"]), validation)
 
 
+def _json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{file.name} is damaged ({error}); {AGAIN}") from error
+
+
 def _why(error: Exception) -> str:
-    again = "to run it again, remove that folder"
-    if isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
-        return f"a damaged file ({error}); {again}"
     if isinstance(error, (KeyError, TypeError, AttributeError)):
-        return f"a file without what was expected in it ({type(error).__name__}: {error}); {again}"
+        return f"a file of it lacks what was expected there ({type(error).__name__}: {error}); {AGAIN}"
     return str(error)
 
 
