@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -115,18 +116,21 @@ def rank_averages(table: Sequence[Row]) -> dict[Key, float]:
     """The mean rank over targets of each row that has all of its data set's, among such rows; 1 is best, ties share."""
     found: dict[Key, float] = {}
     for data in {row.key.data for row in table}:
-        among = [row for row in table if row.key.data == data]
-        whole = {
-            row.key: means
-            for row in among
-            if None not in (means := [cell.mean for target, cell in row.cells.items() if target != AVERAGE])
-        }
-        for key, mine in whole.items():
-            found[key] = statistics.fmean(
-                sum(other > mean for other in others) + (1 + others.count(mean)) / 2
-                for mean, others in zip(mine, zip(*whole.values(), strict=True), strict=True)
-            )
+        whole: dict[Key, list[float]] = {}
+        for row in (row for row in table if row.key.data == data):
+            means = [cell.mean for target, cell in row.cells.items() if target != AVERAGE and cell.mean is not None]
+            if len(means) == len(row.cells) - 1:
+                whole[row.key] = means
+        columns = [sorted(column) for column in zip(*whole.values(), strict=True)]
+        for key, means in whole.items():
+            found[key] = statistics.fmean(_rank(mean, column) for mean, column in zip(means, columns, strict=True))
     return found
+
+
+def _rank(mean: float, column: Sequence[float]) -> float:
+    """In an ascending column of which it is one; 1 is the largest, equal ones share."""
+    below, up_to = bisect_left(column, mean), bisect_right(column, mean)
+    return len(column) - up_to + (1 + up_to - below) / 2
 
 
 def _row(
