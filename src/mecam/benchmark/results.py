@@ -11,6 +11,8 @@ from typing import Any
 
 from mecam.recipe import Recipe
 
+DAMAGE = (ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged or foreign JSON file may end in
+AGAIN = "to run it again, remove that folder"
 ENTRIES = {entry.name for entry in fields(Recipe)}
 
 
@@ -21,7 +23,7 @@ class Result:
     path: Path
     recipe: Recipe
     accuracy: float | None  # on the unseen domain, percent; None: not finished
-    validation: float | None  # the mean over the sources' held-out parts, percent
+    validation: float | None  # the mean over the sources' held-out parts, percent; None: there are none
 
     @cached_property
     def data(self) -> str:
@@ -44,42 +46,50 @@ def read(out: Path | str) -> tuple[list[Result], list[str]]:
     for file in sorted(Path(out).glob("*/run.json")):
         try:
             result = _read(file.parent)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            problems.append(f"{file.parent}: {_why(error)}; it is left out")
+        except (OSError, *DAMAGE) as error:
+            problems.append(f"{file.parent} is left out: {_why(error)}")
             continue
         if result is not None:
             results.append(result)
     return results, problems
 
 
-def _read(folder: Path) -> Result | None:
-    recipe = _recipe(json.loads((folder / "run.json").read_bytes())["recipe"])
-    if recipe.target is None:
-        return None  # nothing unseen to report
-    done = folder / "done.json"
-    if not done.exists():
-        return Result(folder, recipe, None, None)
-    result = json.loads(done.read_bytes())["result"]
-    held_out = [
-        float(metrics["accuracy"])
-        for split, metrics in result["splits"].items()
-        if split.endswith(" out") and split != f"{recipe.target} out"
-    ]
-    return Result(folder, recipe, 100 * float(result["target_accuracy"]), 100 * sum(held_out) / len(held_out))
-
-
-def _recipe(values: dict[str, Any]) -> Recipe:
+def recipe_of(folder: Path) -> Recipe:
+    """The recipe in a run folder; an error for what is damaged, or of another version."""
+    values = _json(folder / "run.json")["recipe"]
     unknown = set(values) - ENTRIES
     if unknown:
         raise ValueError(f"its recipe has entries of another version of mecam ({', '.join(sorted(unknown))})")
     return Recipe(**values)
 
 
+def _read(folder: Path) -> Result | None:
+    recipe = recipe_of(folder)
+    if recipe.target is None:
+        return None  # nothing unseen to report
+    done = folder / "done.json"
+    if not done.exists():
+        return Result(folder, recipe, None, None)
+    result = _json(done)["result"]
+    held_out = [
+        float(metrics["accuracy"])
+        for split, metrics in result["splits"].items()
+        if split.endswith(" out") and split != f"{recipe.target} out"
+    ]
+    validation = 100 * sum(held_out) / len(held_out) if held_out else None
+    return Result(folder, recipe, 100 * float(result["target_accuracy"]), validation)
+
+
+def _json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{file.name} is damaged ({error}); {AGAIN}") from error
+
+
 def _why(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"a damaged file ({error})"
     if isinstance(error, (KeyError, TypeError, AttributeError)):
-        return f"a file without what was expected in it ({type(error).__name__}: {error})"
+        return f"a file of it lacks what was expected there ({type(error).__name__}: {error}); {AGAIN}"
     return str(error)
 
 
