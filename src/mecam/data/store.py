@@ -3,7 +3,8 @@
 A store is a folder of four files. `data.bin` holds the images one after the other: uint8 (3, height, width) each in a
 store of decoded pixels, the files' own bytes in a store of encoded ones. `index.bin` has a fixed-width entry an image,
 domain after domain, and `names.bin` their names; neither is read into memory. `store.json`, the header, has the rest.
-All are checksummed: the small ones are checked on opening, the images by `verify`.
+All are checksummed. The small ones are checked on opening; of the images, an encoded one whenever it is decoded, pixels
+a shard of some megabytes at a time, when one of them is first asked for; all of it by `verify`.
 
 The one place where a store differs from the folder it was packed from: images that are not all of one size, or larger
 than 320 pixels, are kept at 320 x 320 (antialiased bilinear, aspect not kept), so that the crop of the augmentation
@@ -88,6 +89,8 @@ class Store:
         self.skipped: tuple[Skipped, ...] = tuple(Skipped(**entry) for entry in header["skipped"])
         self._starts: NDArray[np.int64] = np.cumsum([0, *header["counts"]], dtype=np.int64)
         self._shards: list[tuple[int, str]] = [(int(size), str(digest)) for size, digest in header["shards"]]
+        self._ends: NDArray[np.int64] = np.cumsum([size for size, _ in self._shards], dtype=np.int64)
+        self._unchecked = np.ones(len(self._shards), dtype=bool)
         _check_size(self.path / DATA, sum(size for size, _ in self._shards))
         for file in (INDEX, NAMES):
             _check_size(self.path / file, int(header[file]["bytes"]))
@@ -129,6 +132,7 @@ class Store:
         rows = _check_indices(np.asarray(indices, dtype=np.int64), len(entries))
         entries = entries[rows]
         if self.mode == "decoded":
+            self._check_shards(entries["offset"])
             pixels = self._data.reshape(-1, 3, *self.size)
             return torch.from_numpy(pixels.take(entries["offset"].astype(np.int64) // pixels[0].size, axis=0))
         out = np.empty((len(rows), 3, *self.size), dtype=np.uint8)
@@ -145,19 +149,32 @@ class Store:
     def verify(self) -> None:
         """Read everything and compare it with its checksums; damage is an error that names the file and the images."""
         Store(self.path)
-        offset = 0
-        for size, digest in self._shards:
-            if digest_of(read_blocks(self.path / DATA, offset, size)) != digest:
-                raise DataError(
-                    f"{self.path / DATA} is damaged between bytes {offset:,} and {offset + size:,}, in "
-                    f"{self._images_between(offset, offset + size)}; {REPACK}"
-                )
-            offset += size
+        for shard in range(len(self._shards)):
+            self._check_shard(shard)
+
+    def _check_shards(self, offsets: NDArray[np.uint64]) -> None:
+        """Check what was not checked yet of the shards that have images at these offsets."""
+        if self._unchecked.any():
+            shards = np.unique(np.searchsorted(self._ends, offsets.astype(np.int64), side="right"))
+            for shard in shards[self._unchecked[shards]].tolist():
+                self._check_shard(shard)
+                self._unchecked[shard] = False
+
+    def _check_shard(self, shard: int) -> None:
+        size, digest = self._shards[shard]
+        end = int(self._ends[shard])
+        if digest_of(read_blocks(self.path / DATA, end - size, size)) != digest:
+            raise DataError(
+                f"{self.path / DATA} is damaged between bytes {end - size:,} and {end:,}, in "
+                f"{self._images_between(end - size, end)}; {REPACK}"
+            )
 
     def _decode(self, domain: int, index: int, entry: np.void) -> NDArray[np.uint8]:
         start = int(entry["offset"])
         name = f"{self.sample_name(domain, index)} in {self.path / DATA}"
         file = self._data[start : start + int(entry["bytes"])].tobytes()
+        if hashlib.blake2b(file, digest_size=8).digest() != entry["digest"].tobytes():
+            raise DataError(f"{name} is damaged: it does not match its checksum; {REPACK}")
         return resample(file, name=name, size=self.size).pixels.transpose(2, 0, 1)
 
     def _images_between(self, start: int, end: int) -> str:

@@ -56,7 +56,8 @@ def train(
     if ranks.from_first(folder.is_done()):
         return folder
     run = Run(recipe, machine, open_data(recipe.data) if data is None else data)
-    with claim(folder.path) if machine.writes else nullcontext(), StopSignals() as signals:
+    with claim(folder.path) if machine.writes else nullcontext() as guard, StopSignals() as signals:
+        folder.guard = guard or folder.guard
         state = folder.begin(recipe.to_dict(), machine.describe(), run_id=recipe.run_id) if machine.writes else None
         state = ranks.from_first(state)
         if not ranks.from_first(folder.is_done()):
