@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mecam.recipe import Recipe
+from mecam.runs import RunError, RunFolder
 
 ENTRIES = {entry.name for entry in fields(Recipe)}
 
@@ -41,11 +42,12 @@ class Result:
 def read(out: Path | str) -> tuple[list[Result], list[str]]:
     """The results in a folder, ordered by run id; and what is wrong with the runs that cannot be read."""
     results, problems = [], []
-    for file in sorted(Path(out).glob("*/run.json")):
+    out = Path(out)
+    for folder in sorted({file.parent for name in ("run.json", "done.json") for file in out.glob(f"*/{name}")}):
         try:
-            result = _read(file.parent)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            problems.append(f"{file.parent}: {_why(error)}; it is left out")
+            result = _read(folder)
+        except (RunError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            problems.append(f"{folder}: {_why(error)}; it is left out")
             continue
         if result is not None:
             results.append(result)
@@ -53,13 +55,13 @@ def read(out: Path | str) -> tuple[list[Result], list[str]]:
 
 
 def _read(folder: Path) -> Result | None:
-    recipe = _recipe(json.loads((folder / "run.json").read_bytes())["recipe"])
+    run = RunFolder(folder)
+    recipe = _recipe(run.read_run()["recipe"])
     if recipe.target is None:
         return None  # nothing unseen to report
-    done = folder / "done.json"
-    if not done.exists():
+    if not run.is_done():
         return Result(folder, recipe, None, None)
-    result = json.loads(done.read_bytes())["result"]
+    result = run.read_result()
     held_out = [
         float(metrics["accuracy"])
         for split, metrics in result["splits"].items()
