@@ -21,6 +21,7 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile

@@ -32,7 +32,14 @@ BENCH = (
 )
 BLOWS = 5  # in one history
 # where faults strike: a part of the path, and how many calls there may be
-PLACES = {"checkpoint": 40, "checkpoint/manifest.json": 3, "records.jsonl": 8, "model.safetensors": 2, "done.json": 2}
+PLACES = {
+    "checkpoint/": 60,
+    "checkpoint/manifest.json": 8,  # the move that makes a checkpoint valid
+    "/.mecam-": 12,  # files that are being written, before they are moved into their place
+    "records.jsonl": 20,
+    "model.safetensors": 1,
+    "done.json": 1,
+}
 
 
 def blow(draw: random.Random) -> Blow:

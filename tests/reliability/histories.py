@@ -94,6 +94,8 @@ def suffer(words: Sequence[str], out: Path, blows: Sequence[Blow], whole: Whole)
         landed = hit or begun.with_suffix(".hit").exists()
         (tally.landed if landed else tally.missed)[blow.kind] += 1
         tally.wrong += _unspoken(blow, process.returncode, error)
+        if process.returncode == 0:  # it is all done
+            break
     finished = _finished(out)
     process, _ = _start(words, out, None)
     _, error = process.communicate(timeout=PATIENCE)

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from mecam.data.decode import resample
+from mecam.data.decode import MAX_PIXELS, resample
 from mecam.data.domains import DataError
 
 FORMAT, VERSION = "mecam store", 1
@@ -84,6 +84,10 @@ class Store:
         self.domains: tuple[str, ...] = tuple(header["domains"])
         self.classes: tuple[str, ...] = tuple(header["classes"])
         self.size: tuple[int, int] = (int(header["size"][0]), int(header["size"][1]))
+        if min(self.size) < 1 or self.size[0] * self.size[1] > MAX_PIXELS:
+            raise DataError(
+                f"{self.path / HEADER} is refused: images of {self.size[1]} x {self.size[0]} pixels; {REPACK}"
+            )
         self.fingerprint: str = header["fingerprint"]
         self.source: str = header["source"]
         self.skipped: tuple[Skipped, ...] = tuple(Skipped(**entry) for entry in header["skipped"])
@@ -111,7 +115,12 @@ class Store:
 
     def labels(self, domain: int) -> NDArray[np.int64]:
         """The class index of each image of the domain."""
-        return self._entries(domain)["label"].astype(np.int64)
+        labels: NDArray[np.int64] = self._entries(domain)["label"].astype(np.int64)
+        if len(labels) and labels.max() >= len(self.classes):
+            raise DataError(
+                f"{self.path / INDEX} is damaged: it has labels beyond the {len(self.classes)} classes; {REPACK}"
+            )
+        return labels
 
     def aspects(self, domain: int) -> NDArray[np.float32]:
         """Original width / height of each image of the domain."""
@@ -131,6 +140,8 @@ class Store:
         entries = self._entries(domain)
         rows = _check_indices(np.asarray(indices, dtype=np.int64), len(entries))
         entries = entries[rows]
+        if len(rows) and int((entries["offset"] + entries["bytes"]).max()) > (self._ends[-1] if len(self._ends) else 0):
+            raise DataError(f"{self.path / INDEX} is damaged: it has images beyond the end of {DATA}; {REPACK}")
         if self.mode == "decoded":
             self._check_shards(entries["offset"])
             pixels = self._data.reshape(-1, 3, *self.size)

@@ -88,6 +88,10 @@ def _parts(folder: Path) -> dict[str, Any]:
     parts = manifest.get("parts")
     if not isinstance(parts, dict) or manifest.get("sha256") != digest(_canonical(parts)):
         raise _damaged(folder / MANIFEST, "its content does not match its checksum")
+    for part in ("tensors", "tree"):  # a name may lead nowhere else, whoever wrote it
+        entry = parts.get(part)
+        if not isinstance(entry, dict) or not NUMBERED.fullmatch(str(entry.get("name"))):
+            raise _damaged(folder / MANIFEST, f"it names no file of this folder for the {part}")
     return parts
 
 

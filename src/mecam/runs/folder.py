@@ -176,6 +176,8 @@ class RunFolder:
             self.read_records()
             return
         for name in self._checksums():
+            if Path(name).name != name:  # whoever wrote it: nothing is read elsewhere
+                raise RunError(f"{self.done_file} is damaged: {name!r} is no file of this folder")
             self._verify(self.path / name)
 
     def _read_done(self) -> dict[str, Any]:
