@@ -51,8 +51,8 @@ def test_the_first_differences_are_told(run: RunFolder, data: ShapesSet, tmp_pat
     records = [
         json.loads((folder.path / "records.jsonl").read_bytes().splitlines()[0]) for folder in (run, found.again)
     ]
-    loss, another = (record["splits"]["art in"]["loss"] for record in records)
-    assert told["records.jsonl"] == f"line 1: splits.art in.loss is {loss} there and {another} here"
+    loss, another = (record["splits"]["art out"]["loss"] for record in records)
+    assert told["records.jsonl"] == f"line 1: splits.art out.loss is {loss} there and {another} here"
     assert " there and " in told["model.safetensors"]
     assert "the first of " in told["model.safetensors"]
     assert found.lines()[0].startswith("different: records.jsonl: line 1")
