@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint matrix experiments benchmarks clean
+.PHONY: demo test lint matrix experiments benchmarks torture clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -21,6 +21,7 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
@@ -37,6 +38,10 @@ experiments: $(VENV)/installed
 benchmarks: $(VENV)/installed
 	$(BIN)/python benchmarks/step_time.py
 	$(BIN)/python benchmarks/memory.py
+
+# kills, failing disks, crowds of processes and damaged files, at length: about half an hour
+torture: $(VENV)/installed
+	$(BIN)/python benchmarks/torture.py --out benchmarks/results/torture.md
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -279,6 +279,38 @@ def predict(
 
 
 @app.command()
+def rerun(
+    run: RunArgument,
+    out: Annotated[Path | None, typer.Option(help="Folder for the second run; without, it is not kept.")] = None,
+    device: Device = "auto",
+) -> None:
+    """Repeat a run from its own recipe and compare the two byte by byte. The exit code is 1 if anything differs."""
+    with spoken_errors():
+        from tempfile import TemporaryDirectory
+
+        from mecam.serving import find_run
+        from mecam.training.rerun import rerun as repeat
+
+        with TemporaryDirectory(prefix="mecam-") as scratch:
+            found = repeat(find_run(run), out or Path(scratch), device=device)
+            print("\n".join(found.lines()))
+    raise typer.Exit(0 if found.is_same else 1)
+
+
+@app.command()
+def verify(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or the --out of mecam train or bench.")],
+) -> None:
+    """Check every file of runs against its checksum. Damaged ones are named, and the exit code is 1 then."""
+    with spoken_errors():
+        from mecam.runs.verify import verify as check
+
+        whole, damaged = check(runs)
+        print("\n".join([*map(_line, damaged), f"{whole} runs are as they were written, {len(damaged)} are damaged"]))
+    raise typer.Exit(1 if damaged else 0)
+
+
+@app.command()
 def export(
     run: RunArgument,
     out: Out = Path("exported"),
@@ -332,11 +364,17 @@ def data_check(
         str | None, typer.Option(help="The benchmark it should be; by the folder's name if left out.")
     ] = None,
 ) -> None:
-    """Say exactly what is missing or extra. The exit code is 1 if there is anything."""
+    """Say exactly what is missing or extra; of a store, check every byte. The exit code is 1 if there is anything."""
     with spoken_errors():
         from mecam.data.folder import scan
         from mecam.data.known import check, find
+        from mecam.data.store import Store, is_store
 
+        if is_store(folder):
+            store = Store(folder)
+            store.verify()
+            print(f"{folder}: {len(store)} images, all as they were packed")
+            return
         findings = check(scan(folder, missing_classes="allow"), find(name or folder.resolve().name))
         print("\n".join(findings.lines() or [f"{folder} is a complete {findings.known}"]))
     raise typer.Exit(0 if findings.complete else 1)

@@ -134,11 +134,20 @@ def test_a_damaged_image_is_found_by_verifying(store: Store) -> None:
         again.verify()
 
 
-def test_an_encoded_image_that_cannot_be_decoded_is_named(root: Path, tmp_path: Path) -> None:
+def test_an_encoded_image_that_is_damaged_is_named(root: Path, tmp_path: Path) -> None:
     store = pack(root, tmp_path / "store", mode="encoded")
     (store.path / "data.bin").write_bytes(bytes((store.path / "data.bin").stat().st_size))
-    with pytest.raises(DataError, match=r"art/cat/0001\.png in .*data\.bin cannot be read as an image"):
+    with pytest.raises(DataError, match=r"art/cat/0001\.png in .*data\.bin is damaged: it does not match its checksum"):
         Store(store.path).images(0, [1, 2])
+
+
+def test_damaged_pixels_are_found_when_they_are_asked_for(root: Path, tmp_path: Path) -> None:
+    store = pack(root, tmp_path / "store")
+    content = bytearray((store.path / "data.bin").read_bytes())
+    content[-1] ^= 1
+    (store.path / "data.bin").write_bytes(content)
+    with pytest.raises(DataError, match=r"data\.bin is damaged between bytes 0 and .*; remove the folder and pack"):
+        Store(store.path).images(0, [1])
 
 
 def test_a_path_that_is_no_folder_is_told(tmp_path: Path) -> None:
@@ -184,7 +193,7 @@ def domainnet(path: Path, count: int = 586_575, side: int = 320) -> Path:
         "fingerprint": "0" * 32,
         "source": "",
         "skipped": [],
-        "shards": [[count * image, "0" * 32]],
+        "shards": [[128 * image, digest_of([bytes(128 * image)])]] * (count // 128) + [[count % 128 * image, ""]],
         **{name: {"bytes": len(content), "digest": digest_of([content])} for name, content in files.items()},
     }
     (path / "store.json").write_bytes(seal(header))

@@ -327,7 +327,7 @@ def test_a_checkpoint_of_another_version_is_said_to_be_one(tmp_path: Path) -> No
     save(tmp_path, NEW)
     parts = checkpoint._parts(tmp_path)
     parts["tree"] = checkpoint._write(tmp_path / parts["tree"]["name"], b'{"complex number": 1}')
-    manifest = {"parts": parts, "sha256": checkpoint._digest(checkpoint._canonical(parts))}
+    manifest = {"parts": parts, "sha256": checkpoint.digest(checkpoint._canonical(parts))}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(RunError, match=r"complete but not understood .*another version"):
         load(tmp_path)

@@ -58,3 +58,9 @@ def test_domains_count_alike_whatever_their_size() -> None:
     small = measure(right, torch.tensor([0]))
     large = measure(wrong.expand(9, 2), torch.zeros(9, dtype=torch.int64))
     assert mean_over({"a": small, "b": large}, "accuracy") == 0.5
+
+
+def test_numbers_that_are_none_are_passed_on() -> None:
+    found = measure(torch.full((4, 3), torch.nan), torch.tensor([0, 1, 2, 0]))
+    assert math.isnan(found.calibration_error)
+    assert math.isnan(found.loss)

@@ -140,5 +140,5 @@ def test_steps_that_are_not_finite_are_told_of(tmp_path: Path) -> None:
         "base": "sgd",
         "lr": 1e30,
     }
-    with pytest.raises(FloatingPointError, match=r"not finite in \d+ of the steps up to step 5"):
+    with pytest.raises(FloatingPointError, match=r"step \d of .*not finite; that step was not taken"):
         train(make(values), tmp_path, device="cuda", data=DATA)

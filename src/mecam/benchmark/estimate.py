@@ -12,6 +12,7 @@ from mecam.benchmark.results import DAMAGE, recipe_of
 from mecam.benchmark.worker import TIMING
 from mecam.data.open import open_data
 from mecam.recipe import Recipe
+from mecam.runs import RunError
 from mecam.training.machine import find_machine
 from mecam.training.run import Run
 
@@ -38,7 +39,7 @@ def _kind(recipe: Recipe) -> tuple[object, ...]:
 def _measured(out: Path) -> dict[tuple[object, ...], float]:
     times: dict[tuple[object, ...], list[float]] = {}
     for file in out.glob("*/run.json"):
-        with contextlib.suppress(OSError, ArithmeticError, *DAMAGE):  # which tables name
+        with contextlib.suppress(RunError, OSError, ArithmeticError, *DAMAGE):  # which tables name
             timing = json.loads((file.parent / TIMING).read_bytes())
             a_step = timing["seconds"] / timing["steps"]
             times.setdefault(_kind(recipe_of(file.parent)), []).append(a_step)

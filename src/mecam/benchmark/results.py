@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mecam.recipe import Recipe
+from mecam.runs import RunError, RunFolder
 
 DAMAGE = (ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged or foreign JSON file may end in
 AGAIN = "to run it again, remove that folder"
@@ -43,11 +43,12 @@ class Result:
 def read(out: Path | str) -> tuple[list[Result], list[str]]:
     """The results in a folder, ordered by run id; and what is wrong with the runs that cannot be read."""
     results, problems = [], []
-    for file in sorted(Path(out).glob("*/run.json")):
+    out = Path(out)
+    for folder in sorted({file.parent for name in ("run.json", "done.json") for file in out.glob(f"*/{name}")}):
         try:
-            result = _read(file.parent)
-        except (OSError, *DAMAGE) as error:
-            problems.append(f"{file.parent} is left out: {_why(error)}")
+            result = _read(folder)
+        except (RunError, OSError, *DAMAGE) as error:
+            problems.append(f"{folder} is left out: {_why(error)}")
             continue
         if result is not None:
             results.append(result)
@@ -56,7 +57,7 @@ def read(out: Path | str) -> tuple[list[Result], list[str]]:
 
 def recipe_of(folder: Path) -> Recipe:
     """The recipe in a run folder; an error for what is damaged, or of another version."""
-    values = _json(folder / "run.json")["recipe"]
+    values = RunFolder(folder).read_run()["recipe"]
     unknown = set(values) - ENTRIES
     if unknown:
         raise ValueError(f"its recipe has entries of another version of mecam ({', '.join(sorted(unknown))})")
@@ -64,13 +65,12 @@ def recipe_of(folder: Path) -> Recipe:
 
 
 def _read(folder: Path) -> Result | None:
-    recipe = recipe_of(folder)
+    run, recipe = RunFolder(folder), recipe_of(folder)
     if recipe.target is None:
         return None  # nothing unseen to report
-    done = folder / "done.json"
-    if not done.exists():
+    if not run.is_done():
         return Result(folder, recipe, None, None)
-    result = _json(done)["result"]
+    result = run.read_result()
     held_out = [
         float(metrics["accuracy"])
         for split, metrics in result["splits"].items()
@@ -78,13 +78,6 @@ def _read(folder: Path) -> Result | None:
     ]
     validation = 100 * sum(held_out) / len(held_out) if held_out else None
     return Result(folder, recipe, 100 * float(result["target_accuracy"]), validation)
-
-
-def _json(file: Path) -> Any:
-    try:
-        return json.loads(file.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{file.name} is damaged ({error}); {AGAIN}") from error
 
 
 def _why(error: Exception) -> str:

@@ -1,9 +1,10 @@
-"""What makes packing safe to interrupt: a journal of the complete shards, a lock, and writes that explain failures."""
+"""What makes packing safe to interrupt: a journal of the complete shards, a claim, and writes that explain failures."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -12,7 +13,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from mecam import claims
 from mecam.data.domains import DataError
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -32,6 +35,8 @@ class Shard:
 
 class Journal:
     """The complete shards of an unfinished store in the folder `work`; a line that a kill cut off was never there.
+
+    A line has a checksum: one that was damaged since, and those after it, were never there either.
 
     A journal that starts differently belongs to other data: the folder is emptied.
     """
@@ -58,7 +63,8 @@ class Journal:
     def add(self, shard: Shard) -> None:
         """From any thread, as soon as the shard is complete: another's failure must not cost it."""
         with self._lock:
-            self._append(json.dumps(asdict(shard)).encode() + b"\n")
+            values = asdict(shard)
+            self._append(json.dumps({**values, "checksum": _digest(values)}).encode() + b"\n")
             self.shards[shard.number] = shard
 
     def __enter__(self) -> Journal:
@@ -85,39 +91,41 @@ class Journal:
             length = len(first)
             for line in file:
                 try:
-                    shard = Shard(**json.loads(line))
-                except (ValueError, TypeError):
+                    values = json.loads(line)
+                    if values.pop("checksum") != _digest(values) or not line.endswith(b"\n"):
+                        break
+                except (ValueError, KeyError, TypeError, AttributeError):
                     break
-                if not line.endswith(b"\n"):
-                    break
+                shard = Shard(**values)
                 self.shards[shard.number] = shard
                 length += len(line)
         return length
 
 
 @contextlib.contextmanager
-def only_writer(out: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock beside `out`, which the system takes from a process that dies; `waiting` is called meanwhile."""
-    import fcntl  # not on Windows
+def only_writer(out: Path, waiting: Callable[[], None]) -> Iterator[Callable[[], None]]:
+    """Hold the claim beside `out`; `waiting` is called while another process does.
 
-    path = out.parent / f".{out.name}.lock"
+    What is yielded raises a DataError once another process has taken over, as it may from one suspended for minutes.
+    """
+    name = f".{out.name}.claim"
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
     while True:
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-        with writing(path), contextlib.suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is(path, descriptor):  # not if the holder before has removed it
-                break
-        os.close(descriptor)
+        with writing(out), contextlib.suppress(claims.HeldError):
+            held = claims.acquire(out.parent, name)
+            break
         waiting()
         time.sleep(SECONDS_BETWEEN_TRIES)
+
+    def guard() -> None:
+        if not held.holds():
+            raise DataError(f"another process has taken over packing {out} while this one showed no life; run it again")
+
     try:
-        yield
+        yield guard
     finally:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-        os.close(descriptor)
+        held.release(forget=out.exists())  # with the store there, nobody has work to do
 
 
 @contextlib.contextmanager
@@ -165,6 +173,10 @@ def move(work: Path, out: Path) -> None:
         _sync(out.parent)
 
 
+def _digest(values: dict[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(values).encode(), digest_size=8).hexdigest()
+
+
 def _sync(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -174,10 +186,3 @@ def _sync(folder: Path) -> None:
             raise
     finally:
         os.close(descriptor)
-
-
-def _is(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False

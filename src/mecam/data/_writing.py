@@ -116,7 +116,7 @@ class Plan:
 
 def write(plan: Plan, out: Path, *, on_error: OnError, threads: int, report: Report) -> Store:
     """The store of this plan at `out`; written if it is not there yet."""
-    with only_writer(out, waiting=lambda: report(Progress("waiting", 0, len(plan)))):
+    with only_writer(out, waiting=lambda: report(Progress("waiting", 0, len(plan)))) as guard:
         work = out.parent / f".{out.name}.packing"
         if not _is_there(plan, out, on_error):
             with Journal(work, json.dumps({"source": plan.source, "shard_bytes": SHARD_BYTES})) as journal:
@@ -124,6 +124,7 @@ def write(plan: Plan, out: Path, *, on_error: OnError, threads: int, report: Rep
                     (work / "store").mkdir(exist_ok=True)
                 _fill(plan, work / "store" / DATA, journal, threads, report)
                 _finish(plan, work / "store", journal.shards, on_error)
+            guard()
             move(work / "store", out)
         shutil.rmtree(work, ignore_errors=True)
     return Store(out)

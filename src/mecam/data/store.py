@@ -3,7 +3,8 @@
 A store is a folder of four files. `data.bin` holds the images one after the other: uint8 (3, height, width) each in a
 store of decoded pixels, the files' own bytes in a store of encoded ones. `index.bin` has a fixed-width entry an image,
 domain after domain, and `names.bin` their names; neither is read into memory. `store.json`, the header, has the rest.
-All are checksummed: the small ones are checked on opening, the images by `verify`.
+All are checksummed. The small ones are checked on opening; of the images, an encoded one whenever it is decoded, pixels
+a shard of some megabytes at a time, when one of them is first asked for; all of it by `verify`.
 
 The one place where a store differs from the folder it was packed from: images that are not all of one size, or larger
 than 320 pixels, are kept at 320 x 320 (antialiased bilinear, aspect not kept), so that the crop of the augmentation
@@ -29,7 +30,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from mecam.data.decode import resample
+from mecam.data.decode import MAX_PIXELS, resample
 from mecam.data.domains import DataError
 
 FORMAT, VERSION = "mecam store", 1
@@ -83,11 +84,17 @@ class Store:
         self.domains: tuple[str, ...] = tuple(header["domains"])
         self.classes: tuple[str, ...] = tuple(header["classes"])
         self.size: tuple[int, int] = (int(header["size"][0]), int(header["size"][1]))
+        if min(self.size) < 1 or self.size[0] * self.size[1] > MAX_PIXELS:
+            raise DataError(
+                f"{self.path / HEADER} is refused: images of {self.size[1]} x {self.size[0]} pixels; {REPACK}"
+            )
         self.fingerprint: str = header["fingerprint"]
         self.source: str = header["source"]
         self.skipped: tuple[Skipped, ...] = tuple(Skipped(**entry) for entry in header["skipped"])
         self._starts: NDArray[np.int64] = np.cumsum([0, *header["counts"]], dtype=np.int64)
         self._shards: list[tuple[int, str]] = [(int(size), str(digest)) for size, digest in header["shards"]]
+        self._ends: NDArray[np.int64] = np.cumsum([size for size, _ in self._shards], dtype=np.int64)
+        self._unchecked = np.ones(len(self._shards), dtype=bool)
         _check_size(self.path / DATA, sum(size for size, _ in self._shards))
         for file in (INDEX, NAMES):
             _check_size(self.path / file, int(header[file]["bytes"]))
@@ -108,7 +115,12 @@ class Store:
 
     def labels(self, domain: int) -> NDArray[np.int64]:
         """The class index of each image of the domain."""
-        return self._entries(domain)["label"].astype(np.int64)
+        labels: NDArray[np.int64] = self._entries(domain)["label"].astype(np.int64)
+        if len(labels) and labels.max() >= len(self.classes):
+            raise DataError(
+                f"{self.path / INDEX} is damaged: it has labels beyond the {len(self.classes)} classes; {REPACK}"
+            )
+        return labels
 
     def aspects(self, domain: int) -> NDArray[np.float32]:
         """Original width / height of each image of the domain."""
@@ -128,7 +140,10 @@ class Store:
         entries = self._entries(domain)
         rows = _check_indices(np.asarray(indices, dtype=np.int64), len(entries))
         entries = entries[rows]
+        if len(rows) and int((entries["offset"] + entries["bytes"]).max()) > (self._ends[-1] if len(self._ends) else 0):
+            raise DataError(f"{self.path / INDEX} is damaged: it has images beyond the end of {DATA}; {REPACK}")
         if self.mode == "decoded":
+            self._check_shards(entries["offset"])
             pixels = self._data.reshape(-1, 3, *self.size)
             return torch.from_numpy(pixels.take(entries["offset"].astype(np.int64) // pixels[0].size, axis=0))
         out = np.empty((len(rows), 3, *self.size), dtype=np.uint8)
@@ -145,19 +160,32 @@ class Store:
     def verify(self) -> None:
         """Read everything and compare it with its checksums; damage is an error that names the file and the images."""
         Store(self.path)
-        offset = 0
-        for size, digest in self._shards:
-            if digest_of(read_blocks(self.path / DATA, offset, size)) != digest:
-                raise DataError(
-                    f"{self.path / DATA} is damaged between bytes {offset:,} and {offset + size:,}, in "
-                    f"{self._images_between(offset, offset + size)}; {REPACK}"
-                )
-            offset += size
+        for shard in range(len(self._shards)):
+            self._check_shard(shard)
+
+    def _check_shards(self, offsets: NDArray[np.uint64]) -> None:
+        """Check what was not checked yet of the shards that have images at these offsets."""
+        if self._unchecked.any():
+            shards = np.unique(np.searchsorted(self._ends, offsets.astype(np.int64), side="right"))
+            for shard in shards[self._unchecked[shards]].tolist():
+                self._check_shard(shard)
+                self._unchecked[shard] = False
+
+    def _check_shard(self, shard: int) -> None:
+        size, digest = self._shards[shard]
+        end = int(self._ends[shard])
+        if digest_of(read_blocks(self.path / DATA, end - size, size)) != digest:
+            raise DataError(
+                f"{self.path / DATA} is damaged between bytes {end - size:,} and {end:,}, in "
+                f"{self._images_between(end - size, end)}; {REPACK}"
+            )
 
     def _decode(self, domain: int, index: int, entry: np.void) -> NDArray[np.uint8]:
         start = int(entry["offset"])
         name = f"{self.sample_name(domain, index)} in {self.path / DATA}"
         file = self._data[start : start + int(entry["bytes"])].tobytes()
+        if hashlib.blake2b(file, digest_size=8).digest() != entry["digest"].tobytes():
+            raise DataError(f"{name} is damaged: it does not match its checksum; {REPACK}")
         return resample(file, name=name, size=self.size).pixels.transpose(2, 0, 1)
 
     def _images_between(self, start: int, end: int) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+import pickle  # for its error alone # nosec B403
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 TEMPORARY = (".mecam-", ".part")  # how the name of an unfinished file starts and ends
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+SEAL = re.compile(rb',\n  "checksum": "([0-9a-f]{64})"\n}\n\Z')  # how a sealed JSON object ends
 NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)  # some network file systems; Windows
 
 # reading the mask means setting it, which a process with several threads should do once
@@ -114,6 +118,28 @@ def encode_json(value: Any) -> bytes:
     return (json.dumps(value, indent=2) + "\n").encode()
 
 
+def seal(value: dict[str, Any]) -> bytes:
+    """The object as indented JSON whose last entry is a checksum of what comes before it, byte for byte."""
+    text = encode_json(value).removesuffix(b"\n}\n")
+    return text + b',\n  "checksum": "' + digest(text).encode() + b'"\n}\n'
+
+
+def read_sealed(path: Path, keys: Collection[str]) -> dict[str, Any]:
+    """What was sealed in this file, checked; one without a checksum, of before there were any, has only these keys."""
+    data = read_bytes(path)
+    value = read_json(path, data)
+    found = SEAL.search(data)
+    if found and digest(data[: found.start()]) == found[1].decode():
+        del value["checksum"]
+    elif found or not set(value) <= set(keys):
+        raise RunError(f"{path} is damaged: its content does not match its checksum")
+    return value
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
 def read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -121,11 +147,11 @@ def read_bytes(path: Path) -> bytes:
         raise RunError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def read_json(path: Path | str) -> dict[str, Any]:
-    """The JSON object in a file; anything else is a RunError that names the file."""
+def read_json(path: Path | str, data: bytes | None = None) -> dict[str, Any]:
+    """The JSON object in a file, or in these bytes of it; anything else is a RunError that names the file."""
     path = Path(path)
     try:
-        value = json.loads(read_bytes(path))
+        value = json.loads(read_bytes(path) if data is None else data)
     except (ValueError, RecursionError) as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
         raise RunError(f"{path} is damaged: it is not JSON ({error})") from error
     if not isinstance(value, dict):

@@ -12,7 +12,6 @@ checkpoints. There is no pickle: loading a checkpoint runs no code from it.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from pathlib import Path
@@ -25,6 +24,7 @@ from mecam.runs._tree import decode, encode
 from mecam.runs.atomic import (
     RunError,
     clean,
+    digest,
     discard,
     encode_json,
     make_folder,
@@ -54,7 +54,7 @@ def save(folder: Path | str, state: Any) -> None:
         "tensors": _write(folder / f"tensors-{number:06d}.safetensors", packed),
         "tree": _write(folder / f"tree-{number:06d}.json", tree),
     }
-    write_atomic(folder / MANIFEST, encode_json({"parts": parts, "sha256": _digest(_canonical(parts))}))
+    write_atomic(folder / MANIFEST, encode_json({"parts": parts, "sha256": digest(_canonical(parts))}))
     _sweep(folder)
 
 
@@ -80,14 +80,18 @@ def exists(folder: Path | str) -> bool:
 
 def _write(path: Path, data: bytes) -> dict[str, Any]:
     write_atomic(path, data)
-    return {"name": path.name, "bytes": len(data), "sha256": _digest(data)}
+    return {"name": path.name, "bytes": len(data), "sha256": digest(data)}
 
 
 def _parts(folder: Path) -> dict[str, Any]:
     manifest = read_json(folder / MANIFEST)
     parts = manifest.get("parts")
-    if not isinstance(parts, dict) or manifest.get("sha256") != _digest(_canonical(parts)):
+    if not isinstance(parts, dict) or manifest.get("sha256") != digest(_canonical(parts)):
         raise _damaged(folder / MANIFEST, "its content does not match its checksum")
+    for part in ("tensors", "tree"):  # a name may lead nowhere else, whoever wrote it
+        entry = parts.get(part)
+        if not isinstance(entry, dict) or not NUMBERED.fullmatch(str(entry.get("name"))):
+            raise _damaged(folder / MANIFEST, f"it names no file of this folder for the {part}")
     return parts
 
 
@@ -95,7 +99,7 @@ def _verified(path: Path, part: dict[str, Any]) -> bytes:
     data = read_bytes(path)
     if len(data) != part["bytes"]:
         raise _damaged(path, f"it has {len(data)} bytes and not {part['bytes']}")
-    if _digest(data) != part["sha256"]:
+    if digest(data) != part["sha256"]:
         raise _damaged(path, "its content does not match its checksum in the manifest")
     return data
 
@@ -124,7 +128,3 @@ def _number(path: Path) -> int:
 
 def _canonical(parts: dict[str, Any]) -> bytes:
     return json.dumps(parts, sort_keys=True).encode()
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()

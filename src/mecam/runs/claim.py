@@ -1,14 +1,13 @@
-"""Who works on a run: a lock on a file in its folder, which the system gives back when its holder dies."""
+"""Who works on a run: a claim in its folder, which does not outlive its owner."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mecam.runs.atomic import RunError, make_folder
+from mecam import claims
+from mecam.runs.atomic import RunError, make_folder, refused
 
 NAME = "claim"
 
@@ -18,15 +17,25 @@ class ClaimedError(RunError):
 
 
 @contextmanager
-def claim(folder: Path) -> Iterator[None]:
-    """Work on the run in this folder, alone; ClaimedError if another process does."""
+def claim(folder: Path) -> Iterator[Callable[[], None]]:
+    """Work on the run in this folder, alone; ClaimedError if another process does.
+
+    What is yielded is to be called before anything is written: it raises ClaimedError once another process has taken
+    over, as it may from one that was suspended for minutes.
+    """
     make_folder(folder)
-    descriptor = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ClaimedError(f"another process is working on {folder}; wait for it, or stop it first") from None
-        yield
-    finally:
-        os.close(descriptor)
+        held = claims.acquire(folder, NAME)
+    except claims.HeldError as error:
+        raise ClaimedError(f"another process is working on {folder} ({error}); wait for it, or stop it first") from None
+    except OSError as error:
+        raise refused(folder / NAME, error, 0) from error
+
+    def guard() -> None:
+        if not held.holds():
+            raise ClaimedError(
+                f"another process has taken over {folder} while this one showed no life; it goes on there"
+            )
+
+    with held:
+        yield guard

@@ -7,6 +7,9 @@
     checkpoint/         where to go on
     done.json           the result, and checksums of the files above; written last
 
+run.json and done.json end in a checksum of their own. Whatever is read of a finished run is checked; a checkpoint is
+checked in full, with the records before it, when a run goes on from it.
+
 A run, at its first start as after a kill:
 
     folder = RunFolder(out / run_id)
@@ -23,18 +26,18 @@ A folder has one writer at a time, and any number of readers.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mecam.runs import records
-from mecam.runs.atomic import RunError, clean, encode_json, make_folder, read_bytes, read_json, write_atomic
+from mecam.runs.atomic import RunError, clean, digest, make_folder, read_bytes, read_sealed, seal, write_atomic
 
 if TYPE_CHECKING:  # torch takes a second to import, and tables are made without it: imported where tensors are
     from torch import Tensor
 
+RUN_KEYS, DONE_KEYS = ("id", "recipe", "environment"), ("result", "sha256")
 SHOWN = 5  # differences between two recipes in an error message
 
 
@@ -47,8 +50,10 @@ class RunFolder:
         self.records_file = self.path / "records.jsonl"
         self.model_file = self.path / "model.safetensors"
         self.predictions_file = self.path / "predictions.safetensors"
+        self.tracking_file = self.path / "tracking.jsonl"
         self.checkpoint_folder = self.path / "checkpoint"
         self.done_file = self.path / "done.json"
+        self.guard: Callable[[], None] = _unguarded  # of the claim; it refuses to let this process write any more
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
@@ -66,12 +71,13 @@ class RunFolder:
         if self.is_done():
             return None
         clean(self.path)
-        state = self.load_checkpoint()
+        state = self.load_checkpoint()  # which looks at the records as they are
         records.cut(self.records_file, records.step_of(state) if state else None)
         return state
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add the record of an evaluation: a JSON object with a whole number `step`, above the last one's."""
+        self.guard()
         records.append(self.records_file, record)
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
@@ -79,25 +85,30 @@ class RunFolder:
         from mecam.runs import checkpoint
 
         records.step_of(state)
-        checkpoint.save(self.checkpoint_folder, state)
+        self.guard()
+        before = {file.name: [len(data), digest(data)] for file, data in self._lines()}
+        checkpoint.save(self.checkpoint_folder, {"run": self._digest(self.run_file), "before": before, "state": state})
 
     def write_model(self, weights: Mapping[str, Tensor], metadata: Any = None) -> None:
         """Write the selected weights. Equal weights and metadata give equal bytes: put no time and no path in it."""
         from mecam.runs._tensors import pack
 
+        self.guard()
         write_atomic(self.model_file, pack(weights, metadata))
 
     def write_predictions(self, predictions: Mapping[str, Tensor]) -> None:
         """Write what the selected weights say of each image of the target; columns of equal length."""
         from mecam.runs._tensors import pack
 
+        self.guard()
         write_atomic(self.predictions_file, pack(predictions, None))
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Say that the run is done and what came out of it."""
-        files = (self.run_file, self.records_file, self.model_file, self.predictions_file)
-        checksums = {file.name: _digest(file) for file in files if file.exists()}
-        write_atomic(self.done_file, encode_json({"result": result, "sha256": checksums}))
+        self.guard()
+        files = (self.run_file, self.records_file, self.model_file, self.predictions_file, self.tracking_file)
+        checksums = {file.name: self._digest(file) for file in files if file.exists()}
+        write_atomic(self.done_file, seal({"result": result, "sha256": checksums}))
 
     def exists(self) -> bool:
         """Whether a run has begun here."""
@@ -109,49 +120,100 @@ class RunFolder:
 
     def read_run(self) -> dict[str, Any]:
         """run.json: id, recipe, environment."""
-        return read_json(self.run_file)
+        return read_sealed(self.run_file, RUN_KEYS)
 
     def read_records(self) -> list[dict[str, Any]]:
         """The records so far; a last line that a kill cut off is left out."""
+        if self._expects(self.records_file):
+            self._verify(self.records_file)
         return records.read(self.records_file)
 
     def load_checkpoint(self) -> dict[str, Any] | None:
-        """The state to go on from, None if there is none."""
+        """The state to go on from, None if there is none; the lines written before it are checked."""
         if not self.checkpoint_folder.exists():
             return None
         from mecam.runs import checkpoint
 
-        return checkpoint.load(self.checkpoint_folder) if checkpoint.exists(self.checkpoint_folder) else None
+        if not checkpoint.exists(self.checkpoint_folder):
+            return None
+        found = checkpoint.load(self.checkpoint_folder)
+        if not isinstance(found, dict) or found.get("run") != self._digest(self.run_file):
+            raise RunError(
+                f"the checkpoint {self.checkpoint_folder} is not of the run in {self.run_file}, or one of the two was "
+                "changed. Remove that folder to train from the start"
+            )
+        there = {file.name: data for file, data in self._lines()}
+        for name, (size, expected) in found["before"].items():
+            if digest(there.get(name, b"")[:size]) != expected:
+                raise RunError(
+                    f"{self.path / name} is damaged: it is not as it was at the last checkpoint. Remove the folder "
+                    f"{self.checkpoint_folder} to train from the start"
+                )
+        state: dict[str, Any] = found["state"]
+        return state
 
     def read_model(self) -> tuple[dict[str, Tensor], Any]:
         """The selected weights, on the CPU, and the metadata; of a finished run, checked against done.json."""
-        from mecam.runs._tensors import unpack
-
-        data = read_bytes(self.model_file)
-        if self.is_done():
-            self._verify(self.model_file)
-        try:
-            return unpack(data)
-        except ValueError as error:
-            raise RunError(f"{self.model_file} is damaged ({error})") from error
+        return self._read_tensors(self.model_file)
 
     def read_predictions(self) -> dict[str, Tensor]:
         """What `write_predictions` was given; nothing for a run without them."""
-        from mecam.runs._tensors import unpack
-
-        return unpack(read_bytes(self.predictions_file))[0] if self.predictions_file.exists() else {}
+        is_there = self.predictions_file.exists() or self._expects(self.predictions_file)
+        return self._read_tensors(self.predictions_file)[0] if is_there else {}
 
     def read_result(self) -> dict[str, Any]:
-        """What `finish` was given."""
-        result = read_json(self.done_file).get("result")
+        """What `finish` was given; checked to be the result of the run in run.json."""
+        result = self._read_done().get("result")
         if not isinstance(result, dict):
             raise RunError(f"{self.done_file} is damaged: it holds no result")
         return result
 
     def verify(self) -> None:
-        """Check the files of a finished run against their checksums; a RunError names the first damaged one."""
-        for name in read_json(self.done_file).get("sha256", {}):
+        """Check every file against its checksum; a RunError names the first damaged one."""
+        if not self.is_done():
+            self.read_run()
+            self.load_checkpoint()
+            self.read_records()
+            return
+        for name in self._checksums():
+            if Path(name).name != name:  # whoever wrote it: nothing is read elsewhere
+                raise RunError(f"{self.done_file} is damaged: {name!r} is no file of this folder")
             self._verify(self.path / name)
+
+    def _read_done(self) -> dict[str, Any]:
+        done = read_sealed(self.done_file, DONE_KEYS)
+        checksums = done.get("sha256")
+        expected = checksums.get(self.run_file.name) if isinstance(checksums, dict) else None
+        if expected is not None and expected != self._digest(self.run_file):
+            raise RunError(
+                f"{self.run_file} is damaged, or {self.done_file} is another run's: its checksum there is another"
+            )
+        return done
+
+    def _checksums(self) -> dict[str, str]:
+        checksums = self._read_done().get("sha256")
+        return checksums if isinstance(checksums, dict) else {}
+
+    def _expects(self, file: Path) -> bool:
+        """Whether this is a finished run that had this file."""
+        return self.is_done() and file.name in self._checksums()
+
+    def _read_tensors(self, file: Path) -> tuple[dict[str, Tensor], Any]:
+        from mecam.runs._tensors import unpack
+
+        data = read_bytes(file)
+        if self.is_done():
+            self._verify(file, data)
+        try:
+            return unpack(data)
+        except ValueError as error:
+            raise RunError(f"{file} is damaged ({error})") from error
+
+    def _lines(self) -> Iterator[tuple[Path, bytes]]:
+        """The files that grow as the run goes on."""
+        for file in (self.records_file, self.tracking_file):
+            if file.exists():
+                yield file, read_bytes(file)
 
     def _create(self, run: dict[str, Any]) -> None:
         make_folder(self.path)
@@ -162,7 +224,7 @@ class RunFolder:
                 f"{self.path} holds {', '.join(orphans)} of some run, but not its run.json. Give another --out, or "
                 "remove that folder to start over"
             )
-        write_atomic(self.run_file, encode_json(run))
+        write_atomic(self.run_file, seal(run))
 
     def _refuse_other(self, recipe: Mapping[str, Any]) -> None:
         there, here = self.read_run().get("recipe"), json.loads(json.dumps(recipe))
@@ -174,9 +236,17 @@ class RunFolder:
                 "remove that folder to start over"
             )
 
-    def _verify(self, file: Path) -> None:
-        if _digest(file) != read_json(self.done_file).get("sha256", {}).get(file.name):
+    def _verify(self, file: Path, data: bytes | None = None) -> None:
+        """Compare a file, or these bytes of it, with its checksum; one that has none there is let pass."""
+        expected = self._checksums().get(file.name)
+        if expected is not None and expected != digest(read_bytes(file) if data is None else data):
             raise RunError(f"{file} is damaged: its content does not match its checksum in {self.done_file.name}")
+
+    def _digest(self, file: Path) -> str:
+        return digest(read_bytes(file))
+
+
+def _unguarded() -> None: ...
 
 
 def _pairs(there: Any, here: Any, name: str = "") -> Iterator[tuple[str, str, str]]:
@@ -186,7 +256,3 @@ def _pairs(there: Any, here: Any, name: str = "") -> Iterator[tuple[str, str, st
             yield from _pairs(there.get(key), here.get(key), f"{name}.{key}" if name else key)
     else:
         yield name or "recipe", json.dumps(there, sort_keys=True), json.dumps(here, sort_keys=True)
-
-
-def _digest(file: Path) -> str:
-    return hashlib.sha256(read_bytes(file)).hexdigest()

@@ -86,6 +86,16 @@ def check(recipe: Recipe, method: Method, sources: int, held_out: int) -> None:
         raise RecipeError("adahessian needs the graph of the gradient, which compile and torchrun do not keep")
 
 
+def too_few(recipe: Recipe, error: ValueError) -> ValueError:
+    """The error itself, or in our words what torch says of batch norm that is given one number a channel."""
+    if "more than 1 value per channel" not in str(error):
+        return error
+    return RecipeError(
+        f"batch={recipe.batch} images of image_size={recipe.image_size} leave batch normalization a single number to "
+        "normalize; take more or larger images, or freeze_bn=true"
+    )
+
+
 def build_network(recipe: Recipe, classes: int) -> Network:
     """The network, initialised from torch's generator, in training mode."""
     return create_network(

@@ -20,6 +20,7 @@ from mecam.recipe import Recipe
 from mecam.runs import RunFolder, claim
 from mecam.training.interrupt import Interrupted, StopSignals
 from mecam.training.machine import find_machine
+from mecam.training.nonfinite import BadStep, keep
 from mecam.training.run import Run
 
 SAVE_EVERY = 60.0  # seconds between checkpoints, at the least: a checkpoint of a large network takes seconds itself
@@ -56,7 +57,8 @@ def train(
     if ranks.from_first(folder.is_done()):
         return folder
     run = Run(recipe, machine, open_data(recipe.data) if data is None else data)
-    with claim(folder.path) if machine.writes else nullcontext(), StopSignals() as signals:
+    with claim(folder.path) if machine.writes else nullcontext() as guard, StopSignals() as signals:
+        folder.guard = guard or folder.guard
         state = folder.begin(recipe.to_dict(), machine.describe(), run_id=recipe.run_id) if machine.writes else None
         state = ranks.from_first(state)
         if not ranks.from_first(folder.is_done()):
@@ -76,12 +78,14 @@ def _go(run: Run, folder: RunFolder, state: dict[str, Any] | None, signals: Stop
     for step in range(first, steps + 1):
         if run.best.stopped:
             break
-        loss = run.step(step)
-        record = None
-        if step % run.recipe.evaluate_every == 0 or step == steps:
-            record = run.evaluate(step)
-            if writes:
-                folder.append(record)
+        try:
+            loss = run.step(step)
+            record = run.evaluate(step) if step % run.recipe.evaluate_every == 0 or step == steps else None
+        except BadStep as bad:
+            state = run.state_dict(step - 1)
+            raise keep(folder.path, bad, state) if writes else FloatingPointError(bad.reason) from bad
+        if record is not None and writes:
+            folder.append(record)
         if record is not None and ranks.from_first(time.monotonic() - saved > SAVE_EVERY):
             _save(run, folder, step)
             saved = time.monotonic()

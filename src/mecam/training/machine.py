@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import platform
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from mecam import __version__, ranks
+from mecam import ranks
+from mecam.training import environment
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,7 @@ class Machine:
         """The environment, for run.json."""
         gpu = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None
         return {
-            "mecam": __version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "system": platform.platform(),
+            **environment.describe(),
             "device": gpu or self.device.type,
             "precision": self.precision,
             "ranks": ranks.count(),

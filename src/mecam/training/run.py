@@ -23,8 +23,9 @@ from mecam.methods import Batch, Setting
 from mecam.models.folding import fold_frozen
 from mecam.optim import SharpnessAware, clear_state
 from mecam.recipe import Recipe, lr_ratio
-from mecam.training import build
+from mecam.training import build, nonfinite
 from mecam.training.evaluate import Look, evaluate
+from mecam.training.feed import State
 from mecam.training.machine import Machine
 from mecam.training.metrics import Metrics, mean_over
 from mecam.training.recorded import Recorded
@@ -78,6 +79,10 @@ class Run:
         self.draws = torch.Generator().manual_seed(seed_hash(recipe.seed, "draws", ranks.rank()))
         self.method_state = self.method.initial_state()
         self.best = Best(recipe.selection)
+        self.looks = nonfinite.who_looks(self.optimizer, machine.device)
+        # steps of a plain optimizer that were left out; a sharpness-aware one counts its own
+        self.skipped = torch.zeros((), dtype=torch.int64, device=machine.device)
+        self.noted: list[tuple[int, State, Tensor]] = []  # since the last evaluation, what was left out by then
         self.tracker: Tracker | None = None
         self.recorded: Recorded | None = None
         self.look = Look(recipe.image_size, self.network.normalization)
@@ -88,19 +93,31 @@ class Run:
 
     def step(self, step: int) -> Tensor | None:
         """One step of everything; the loss at theta, None where the main optimizer rests."""
-        method = self.method
+        method, recipe, before = self.method, self.recipe, self.feed.state
+        buffers = nonfinite.finite_buffers(self.trained) if recipe.nonfinite == "skip" else {}
         batch = self.feed.next(step)
         draw = method.draw(batch, self.draws)
         self._set_rates(step)
         if method.restarts(step):
             clear_state(self.optimizer)
             self.recorded = None
-        if method.declines(step):
+        try:
+            if method.declines(step):
+                loss, first = None, self.method_state
+            elif self.records == "steps":
+                loss, first = self._recorded_update(batch, draw)
+            else:
+                loss, first = self._update(batch, draw, self.method_state)
+        except FloatingPointError as error:
+            if recipe.nonfinite == "raise":
+                raise nonfinite.BadStep(step, self._names(before.sampler), batch, str(error)) from error
             loss, first = None, self.method_state
-        elif self.records == "steps":
-            loss, first = self._recorded_update(batch, draw)
-        else:
-            loss, first = self._update(batch, draw, self.method_state)
+            self.skipped += 1
+        except ValueError as error:
+            raise build.too_few(recipe, error) from error
+        nonfinite.put_back(self.trained, buffers)
+        if self.machine.device.type == "cuda" and recipe.nonfinite == "raise":
+            self.noted.append((step, before, self._skipped().clone()))
         self.method_state = method.after(self.trained, batch, draw, first)
         ranks.average(_tensors(self.method_state))
         self.averaging.update(self.trained)
@@ -121,7 +138,7 @@ class Run:
 
     def evaluate(self, step: int) -> dict[str, Any]:
         """The record of this step; selection and averaging take note of it."""
-        self._require_finite(step)
+        self._require_finite()
         ranks.average(buffer for buffer in self.trained.buffers())
         candidate = self.averaging.candidate(self.trained)
         with loaded(self.trained, candidate):
@@ -148,6 +165,8 @@ class Run:
             "splits": {name: metrics.to_dict() for name, metrics in found.items()},
             "data": self.data.fingerprint,
         }
+        if self.recipe.nonfinite == "skip":
+            result["skipped_steps"] = int(self._skipped())
         return Finished(self.trained.state_dict(), self._facts(), result, self._predictions(logits))
 
     def state_dict(self, step: int) -> dict[str, Any]:
@@ -168,6 +187,7 @@ class Run:
             "method_state": self.method_state,
             "sampler": self.feed.state.sampler,
             "best": self.best.state_dict(),
+            "skipped": int(self.skipped),
             "ranks": ranks.gather(own),
         }
 
@@ -178,6 +198,7 @@ class Run:
         self.method.load_state_dict(state["method"])
         self.method_state = _on(state["method_state"], self.machine.device)
         self.best.load_state_dict(state["best"])
+        self.skipped.fill_(state["skipped"])
         if len(state["ranks"]) != ranks.count():
             self.feed.load(state["sampler"], None)
             return  # another number of processes: the streams start anew
@@ -197,11 +218,16 @@ class Run:
             one_pass = self._recorded_pass if self.records == "passes" else self._pass
             value, next_state = one_pass(batch, draw, state)
             states.append(next_state)
-            ranks.average([value, *(parameter.grad for parameter in self.trained.parameters())])
+            gradients = [parameter.grad for parameter in self.trained.parameters()]
+            ranks.average([value, *gradients])
+            if self.looks == "host":
+                nonfinite.require_finite(value, gradients)
             return value
 
         if self.tracker is not None:
             loss = cast("Tensor | None", self.tracker.step(closure, batch.step))
+        elif self.looks == "device":
+            loss = nonfinite.step_if_finite(self.optimizer, closure, self.trained, self.skipped)
         else:
             loss = cast("Any", self.optimizer).step(closure)
         return loss, states[0]
@@ -235,14 +261,34 @@ class Run:
             self.recorded = Recorded(lambda x, y, *rest: function(Batch(x, y, domains, step), *rest))
         return self.recorded(*_on((batch.images, batch.labels, draw, state), self.machine.device))
 
-    def _require_finite(self, step: int) -> None:
+    def _skipped(self) -> Tensor:
+        """How many steps were left out, where the device counts them."""
+        return self.skipped + torch.as_tensor(getattr(self.optimizer, "skipped", 0), device=self.skipped.device)
+
+    def _require_finite(self) -> None:
         """On a GPU steps that are not finite are left out there and then; whether there were any is asked here."""
-        skipped = int(getattr(self.optimizer, "skipped", 0)) if self.machine.device.type == "cuda" else 0
-        if skipped and self.recipe.nonfinite == "raise":
-            raise FloatingPointError(
-                f"the combined gradient was not finite in {skipped} of the steps up to step {step}; they were not "
-                "taken. Lower the learning rate, or leave such steps out with nonfinite=skip"
-            )
+        noted, self.noted = self.noted, []
+        if noted:
+            counts = torch.stack([count for _, _, count in noted]).tolist()
+            bad = next((entry for entry, count in zip(noted, counts, strict=True) if count), None)
+            if bad is not None:
+                step, before, _ = bad
+                names = self._names(before.sampler)
+                self.feed.load(before.sampler, before.noise)
+                reason = "the gradient was not finite; that step was not taken, and later ones may have been"
+                raise nonfinite.BadStep(step, names, self.feed.next(step), reason)
+
+    def _names(self, sampler: dict[str, Any]) -> list[str]:
+        """The images of the batch, this process's share of it, that the sampler gave in this state."""
+        now = self.feed.sampler.state_dict()
+        self.feed.sampler.load_state_dict(sampler)
+        drawn = self.feed.sampler.next()
+        self.feed.sampler.load_state_dict(now)
+        return [
+            self.data.sample_name(domain, int(index))
+            for domain, indices in zip(self.feed.sources, drawn, strict=True)
+            for index in indices.chunk(ranks.count())[ranks.rank()]
+        ]
 
     def _set_rates(self, step: int) -> None:
         for group, rate in zip(self.optimizer.param_groups, self.method.rates(step), strict=True):

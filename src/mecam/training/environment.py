@@ -1,0 +1,97 @@
+"""What a run ran on and with, as far as it can matter to its numbers: for run.json, and for `mecam rerun`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import mecam
+
+PACKAGES = ("torch", "numpy", "pillow", "safetensors", "timm", "pytorch_optimizer")
+ROOT = Path(mecam.__file__).parent
+
+
+def describe() -> dict[str, Any]:
+    """Versions, the commit and the content of the code, the machine."""
+    return {
+        "mecam": mecam.__version__,
+        "commit": commit(),
+        "source": source(),
+        **{package: _version(package) for package in PACKAGES},
+        "torch": torch.__version__,  # with the build
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def commit(package: Path = ROOT) -> str | None:
+    """The commit that is checked out around this code, or that pip installed; None if nobody knows."""
+    git = package.parents[1] / ".git"
+    try:
+        if git.is_file():  # a worktree's, which says where the rest is
+            git = git.parent / git.read_text().removeprefix("gitdir:").strip()
+        head = (git / "HEAD").read_text().strip()
+        name = head.removeprefix("ref:").strip()
+        return head if name == head else _reference(git, name)
+    except OSError:
+        return _installed_commit()
+
+
+@cache
+def source(package: Path = ROOT) -> str:
+    """A digest of the package's code: what a commit does not tell are the changes since."""
+    digest = hashlib.sha256()
+    for file in sorted(package.rglob("*.py")):
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(package).as_posix()} {len(content)}\n".encode() + content)
+    return digest.hexdigest()[:16]
+
+
+def _reference(git: Path, name: str) -> str | None:
+    common = git / "commondir"
+    places = [git, git / common.read_text().strip()] if common.exists() else [git]
+    for place in places:
+        if (place / name).exists():
+            return (place / name).read_text().strip()
+        if (place / "packed-refs").exists():
+            for line in (place / "packed-refs").read_text().splitlines():
+                if line.endswith(f" {name}"):
+                    return line.split()[0]
+    return None  # nothing is committed yet
+
+
+def _installed_commit() -> str | None:
+    try:
+        origin = json.loads(distribution("mecam").read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        return None
+    found = origin.get("vcs_info", {}).get("commit_id")
+    return None if found is None else str(found)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor() or platform.machine())

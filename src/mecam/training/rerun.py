@@ -1,0 +1,147 @@
+"""A run once more, from its own recipe, and what came out otherwise: `mecam rerun`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mecam.data.domains import DomainSet
+from mecam.recipe import Recipe, RecipeError
+from mecam.runs import RunError, RunFolder
+from mecam.training.loop import Watcher, train
+
+FILES = ("records.jsonl", "model.safetensors", "predictions.safetensors", "tracking.jsonl")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a second run of a recipe found."""
+
+    again: RunFolder
+    differences: tuple[str, ...]  # the first in each of records, weights, predictions and result; none: the same bytes
+    surroundings: tuple[str, ...]  # in what the two environments differ
+
+    @property
+    def is_same(self) -> bool:
+        return not self.differences
+
+    def lines(self) -> list[str]:
+        """It all in words."""
+        surroundings = [f"the environments differ: {difference}" for difference in self.surroundings]
+        if self.is_same:
+            return [*surroundings, "the same bytes: records, weights, predictions and result"]
+        return [*surroundings, *(f"different: {difference}" for difference in self.differences)]
+
+
+def rerun(
+    run: RunFolder,
+    out: Path | str,
+    *,
+    device: str = "auto",
+    watch: Watcher | None = None,
+    data: DomainSet | None = None,
+) -> Comparison:
+    """Train the recipe of a finished run in `out`, where it has not been, and compare the two byte by byte."""
+    recipe = recipe_of(run)
+    if not run.is_done():
+        raise RunError(f"{run.path} is not finished; there is nothing to compare with. Go on with it first")
+    run.verify()
+    if RunFolder(Path(out) / recipe.run_id).is_done():
+        raise RunError(f"{out} has that run already, finished; give another --out")
+    there = run.read_run().get("environment", {})
+    with _threads(there.get("threads")):
+        again = train(recipe, out, device=device, watch=watch, data=data)
+    here = again.read_run()["environment"]
+    return Comparison(again, tuple(_differences(run, again)), tuple(_between(there, here)))
+
+
+def recipe_of(run: RunFolder) -> Recipe:
+    """What a run was asked for, from its run.json."""
+    try:
+        return Recipe(**run.read_run()["recipe"])
+    except (KeyError, TypeError) as error:
+        raise RecipeError(f"{run.run_file} holds no recipe that this mecam knows ({error})") from error
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """As many threads as the run had: sums over several may be rounded otherwise."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _differences(run: RunFolder, again: RunFolder) -> Iterator[str]:
+    for name in FILES:
+        one, other = (_content(folder.path / name) for folder in (run, again))
+        if one != other:
+            yield f"{name}: {_first(name, run, again)}"
+    for difference in islice(_between(run.read_result(), again.read_result()), 1):
+        yield f"done.json: {difference}"
+
+
+def _content(file: Path) -> bytes | None:
+    return file.read_bytes() if file.exists() else None
+
+
+def _first(name: str, run: RunFolder, again: RunFolder) -> str:
+    """The first difference between two files of this name, in words."""
+    files = run.path / name, again.path / name
+    missing = [str(file) for file in files if not file.exists()]
+    if missing:
+        return f"there is no {missing[0]}"
+    if name.endswith(".jsonl"):
+        return _first_line(*(file.read_bytes().splitlines() for file in files))
+    if name == run.predictions_file.name:
+        return _first_number(run.read_predictions(), again.read_predictions())
+    return _first_number(run.read_model()[0], again.read_model()[0])
+
+
+def _first_line(one: list[bytes], other: list[bytes]) -> str:
+    for number, (line, another) in enumerate(zip(one, other, strict=False), start=1):
+        if line != another:
+            return f"line {number}: {next(_between(json.loads(line), json.loads(another)), 'written differently')}"
+    return f"{len(one)} lines there and {len(other)} here"
+
+
+def _first_number(one: dict[str, Tensor], other: dict[str, Tensor]) -> str:
+    for name in dict.fromkeys((*one, *other)):
+        if name not in one or name not in other:
+            return f"{name} is {'not there' if name not in one else 'not here'}"
+        old, new = one[name], other[name]
+        if old.dtype != new.dtype or old.shape != new.shape:
+            return f"{name} is {old.dtype} {list(old.shape)} there and {new.dtype} {list(new.shape)} here"
+        differs = _bits(old) != _bits(new)
+        if differs.any():
+            place = torch.nonzero(differs)[0].tolist()
+            values = f"{old[tuple(place)].item()!r} there and {new[tuple(place)].item()!r} here"
+            return (
+                f"{name}{place or ''} is {values}, the first of {int(differs.sum()):,} of {differs.numel():,} numbers"
+            )
+    return "written differently"
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """The numbers' bits, so that NaN equals itself and 0.0 is not -0.0."""
+    kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    return tensor.contiguous().view(kinds[tensor.element_size()])
+
+
+def _between(there: Any, here: Any, name: str = "") -> Iterator[str]:
+    """The leaves in which two JSON values differ."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in dict.fromkeys((*there, *here)):
+            yield from _between(there.get(key), here.get(key), f"{name}.{key}" if name else key)
+    elif json.dumps(there) != json.dumps(here):
+        yield f"{name or 'it'} is {json.dumps(there)} there and {json.dumps(here)} here"
