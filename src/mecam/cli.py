@@ -75,6 +75,10 @@ def train(
     steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of splits, weights and batches.")] = None,
     compile: Annotated[bool | None, typer.Option("--compile/--no-compile", help="Use torch.compile.")] = None,
+    deterministic: Annotated[
+        bool | None,
+        typer.Option("--deterministic/--no-deterministic", help="The same bits in every repetition, on a GPU too."),
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", help="Any entry of mecam list recipe: --set lr=3e-5 --set optimizer_settings.rho=0.1"),
@@ -92,7 +96,7 @@ def train(
         given = {
             "data": data, "target": target, "method": method, "optimizer": optimizer, "averaging": averaging,
             "backbone": backbone, "weights": None if weights is None else str(weights), "pretrained": pretrained,
-            "steps": steps, "seed": seed, "compile": compile,
+            "steps": steps, "seed": seed, "compile": compile, "deterministic": deterministic,
         }  # fmt: skip
         code = command.run(
             command.recipe(recipe, given, set_ or []), out, device=device, tensorboard=tensorboard,
