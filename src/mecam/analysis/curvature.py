@@ -150,7 +150,7 @@ def exact(
 
 
 def table(runs: Mapping[str, Curvature], exacts: Mapping[str, Exact] | None = None) -> str:
-    """The paper's Table 5 for these runs as text, with what goes into it; the smallest C at each rho has a star."""
+    """The paper's Table 5 for these runs as text, with what goes into it; the smallest of several C has a star."""
     if not runs:
         raise ValueError("there is no run to make a table of")
     exacts = exacts or {}
@@ -173,7 +173,9 @@ def table(runs: Mapping[str, Curvature], exacts: Mapping[str, Exact] | None = No
         values = [run.loss, run.gradient_norm, *(_exact(exacts.get(name)))]
         facts.append([name, *map(_cell, values), run.data, str(run.samples), run.dtype])
     blocks = [
-        block("C = |f(θ+δ) + f(θ−δ) − 2 f(θ)| / (‖∇f‖² + 1), δ = rho ∇f/‖∇f‖", lambda at: at.curvature, star=True),
+        block(
+            "C = |f(θ+δ) + f(θ−δ) − 2 f(θ)| / (‖∇f‖² + 1), δ = rho ∇f/‖∇f‖", lambda at: at.curvature, star=len(runs) > 1
+        ),
         block("numerator f(θ+δ) + f(θ−δ) − 2 f(θ), signed", lambda at: at.numerator),
         block("C/rho², signed: flat in rho where the loss is quadratic", lambda at: at.scaled),
         block("f(θ+δ) − f(θ): SAM's sharpness", lambda at: at.plus),
