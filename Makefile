@@ -4,13 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint matrix experiments benchmarks torture clean
+.PHONY: demo test lint docs matrix experiments benchmarks torture clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade "pip>=25.1"
 	$(PIP) torch
-	$(PIP) --editable . --group test
+	$(PIP) --editable '.[all]' --group test
 	touch $@
 
 demo: $(VENV)/installed
@@ -22,9 +22,14 @@ lint: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src
+	$(BIN)/lint-imports --no-cache
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+# a test builds it too
+docs: $(VENV)/installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # every method under every optimizer and averaging: does it train?
 matrix: $(VENV)/installed
@@ -44,4 +49,4 @@ torture: $(VENV)/installed
 	$(BIN)/python benchmarks/torture.py --out benchmarks/results/torture.md
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache .hypothesis

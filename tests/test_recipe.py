@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mecam.recipe import PROTOCOL, SHAPES, Recipe, RecipeError, assign, check_parts, make, read, refuse_other_runs
+from mecam.recipe import PROTOCOL, SHAPES, Recipe, RecipeError, assign, make, read
 
 
 def test_what_is_left_out_follows_from_the_data_and_the_optimizer() -> None:
@@ -78,26 +78,6 @@ def test_the_name_of_a_run_says_what_it_is_and_depends_on_everything() -> None:
         new = {"selection": "last", "precision": "fp32", "nonfinite": "skip", "freeze_bn": True, "pretrained": True}
         changed.append(make({**recipe.to_dict(), name: new.get(name, other[type(value).__name__])}))
     assert len({one.run_id for one in changed}) == len(changed)
-
-
-def test_parts_are_refused_before_any_data_is_read() -> None:
-    check_parts(make({"data": "nowhere", "optimizer": "mecam", "averaging": "swad"}))
-    with pytest.raises(ValueError, match="there is no method 'erms'; did you mean erm"):
-        check_parts(make({"method": "erms"}))
-    with pytest.raises(RecipeError, match="momentum"):
-        check_parts(make({"optimizer": "adam", "optimizer_settings": {"momentum": 0.9}}))
-    with pytest.raises(ValueError, match="sam is sharpness-aware itself"):
-        check_parts(make({"optimizer": "mecam", "base": "sam"}))
-
-
-def test_a_folder_keeps_one_run(tmp_path: Path) -> None:
-    recipe = make({})
-    refuse_other_runs(recipe, tmp_path / "new")
-    (tmp_path / recipe.run_id).mkdir()
-    (tmp_path / recipe.run_id / "run.json").write_text("{}")
-    refuse_other_runs(recipe, tmp_path)
-    with pytest.raises(RecipeError, match=f"already holds another run, {recipe.run_id}; give another --out"):
-        refuse_other_runs(make({"seed": 1}), tmp_path)
 
 
 def test_penalties_that_a_network_from_scratch_cannot_learn_under_are_milder_on_the_embedded_set() -> None:

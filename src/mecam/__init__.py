@@ -1,13 +1,13 @@
 """Train image classifiers that hold up in domains they have never seen.
 
-`mecam.train(recipe)` is what `mecam train` does. Nothing is imported before it is asked for, so that `import mecam` and
-`mecam --help` are quick.
+`mecam.train(recipe)` is what `mecam train` does, `mecam.bench(...)` what `mecam bench` does. Nothing is imported before
+it is asked for, so that `import mecam` and `mecam --help` are quick.
 """
 
 from typing import Any
 
 __version__ = "0.1.0"
-_FUNCTIONS = {"train": "mecam.training", "Recipe": "mecam.recipe"}
+_FUNCTIONS = {"train": "mecam.training", "bench": "mecam.benchmark.command", "Recipe": "mecam.recipe"}
 
 
 def __getattr__(name: str) -> Any:

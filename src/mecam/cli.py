@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -75,6 +75,10 @@ def train(
     steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of splits, weights and batches.")] = None,
     compile: Annotated[bool | None, typer.Option("--compile/--no-compile", help="Use torch.compile.")] = None,
+    deterministic: Annotated[
+        bool | None,
+        typer.Option("--deterministic/--no-deterministic", help="The same bits in every repetition, on a GPU too."),
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", help="Any entry of mecam list recipe: --set lr=3e-5 --set optimizer_settings.rho=0.1"),
@@ -87,52 +91,18 @@ def train(
 ) -> None:
     """Train one model. The same command on the same --out goes on with an unfinished run."""
     with spoken_errors(resumes=True):
-        from mecam import ranks
-        from mecam import recipe as recipes
-        from mecam.data.domains import source_domains
-        from mecam.data.open import open_data
-        from mecam.runs import RunFolder
-        from mecam.training import Interrupted
-        from mecam.training import train as run
-        from mecam.training.watch import packing, watching
+        from mecam.training import command
 
-        values: dict[str, Any] = {} if recipe is None else recipes.read(recipe)
         given = {
             "data": data, "target": target, "method": method, "optimizer": optimizer, "averaging": averaging,
             "backbone": backbone, "weights": None if weights is None else str(weights), "pretrained": pretrained,
-            "steps": steps, "seed": seed, "compile": compile,
+            "steps": steps, "seed": seed, "compile": compile, "deterministic": deterministic,
         }  # fmt: skip
-        values |= {name: value for name, value in given.items() if value is not None}
-        for assignment in set_ or []:
-            recipes.assign(values, assignment)
-        chosen = recipes.make(values)
-        recipes.check_parts(chosen)  # before a large folder is packed
-        recipes.refuse_other_runs(chosen, out)
-        folder = RunFolder(out / chosen.run_id)
-        speaks = ranks.rank() == 0  # of the processes under torchrun
-        if folder.is_done():
-            if speaks:
-                print(f"{folder.path} is finished already")
-            return
-        with packing(quiet=quiet or not speaks) as progress:
-            on_error = "skip" if skip_unreadable else "refuse"
-            opened = open_data(chosen.data, on_error=on_error, progress=progress)  # type: ignore[arg-type]
-        if speaks:
-            _name_skipped(opened)
-        sources = len(source_domains(opened, chosen.target))
-        try:
-            events = folder.path / "tensorboard" if tensorboard and speaks else None
-            with watching(chosen, sources, tensorboard=events, quiet=quiet or not speaks) as watch:
-                run(chosen, out, device=device, watch=watch, data=opened)
-        except Interrupted as stop:
-            if speaks:
-                print(f"mecam: {stop}. The same command goes on with it.", file=sys.stderr)
-            raise typer.Exit(128 + stop.signal_number) from stop
-        if speaks:
-            accuracy = folder.read_result()["target_accuracy"]
-            if accuracy is not None:
-                print(f"accuracy on {chosen.target}, which was not trained on: {100 * accuracy:.1f} %")
-            print(folder.path)
+        code = command.run(
+            command.recipe(recipe, given, set_ or []), out, device=device, tensorboard=tensorboard,
+            skip_unreadable=skip_unreadable, quiet=quiet,
+        )  # fmt: skip
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -160,6 +130,9 @@ def bench(
     address: Annotated[str | None, typer.Option(help="Of a Ray cluster; without, Ray starts here.")] = None,
     cpus: Annotated[float, typer.Option(help="Of a run on Ray.")] = 1,
     gpus: Annotated[float, typer.Option(help="Of a run on Ray; 0.5 lets two share one.")] = 0,
+    shared: Annotated[
+        bool, typer.Option("--shared", help="All of Ray's nodes see --out: a lost run goes on from its checkpoint.")
+    ] = False,
     device: Device = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and for how long.")] = False,
 ) -> None:
@@ -172,7 +145,9 @@ def bench(
             "backbone": backbone, "steps": steps, "seed": seeds,
         }  # fmt: skip
         recipes = command.recipes(experiment, given, set_ or [], small=small, draws=draws, grid=grid)
-        chosen = command.engine(engine, workers=workers, device=device, address=address, cpus=cpus, gpus=gpus)
+        chosen = command.make_engine(
+            engine, workers=workers, device=device, address=address, cpus=cpus, gpus=gpus, shared=shared
+        )
         if dry_run:
             print("\n".join(command.forecast(recipes, out, device)))
             return
@@ -422,18 +397,14 @@ def data_pack(
     with spoken_errors(resumes=True):
         from mecam.data.folder import scan
         from mecam.data.pack import pack
+        from mecam.training.command import name_left_out
         from mecam.training.watch import packing
 
         with packing(quiet=quiet) as progress:
             on_error = "skip" if skip_unreadable else "refuse"
             store = pack(scan(folder), out, mode=mode, workers=workers, on_error=on_error, progress=progress)  # type: ignore[arg-type]
-        _name_skipped(store)
+        name_left_out(store)
         print(f"{out}: {len(store)} images")
-
-
-def _name_skipped(data: Any) -> None:
-    for skipped in getattr(data, "skipped", ()):  # a store's; the embedded set has none
-        print(f"left out: {_line(skipped.reason)}", file=sys.stderr)
 
 
 def _line(error: object) -> str:

@@ -164,36 +164,6 @@ def assign(values: dict[str, Any], assignment: str) -> None:
     place[last] = value
 
 
-def check_parts(recipe: Recipe) -> None:
-    """Refuse unknown names and settings, with near matches, before any data is read."""
-    from torch import zeros  # the parts need torch, their description does not
-
-    from mecam import averaging, methods, optim, virtual
-    from mecam.models.registry import find as find_backbone
-
-    parameter = zeros(1, requires_grad=True)
-    rates = {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
-    try:
-        methods.create(recipe.method, **recipe.method_settings)
-        averaging.create(recipe.averaging, **recipe.averaging_settings)
-        find_backbone(recipe.backbone)
-        if recipe.virtual != "none":
-            virtual.create(recipe.virtual, **recipe.virtual_settings)
-        optim.create(recipe.optimizer, [parameter], base=recipe.base, **{**rates, **recipe.optimizer_settings})
-    except TypeError as error:  # a setting that is not known, or of another type
-        raise RecipeError(f"a setting does not fit: {error}; mecam list --verbose shows them all") from error
-
-
-def refuse_other_runs(recipe: Recipe, out: Path) -> None:
-    """`mecam train` keeps one run in a folder; a folder with another one is refused."""
-    others = [folder.parent.name for folder in out.glob("*/run.json") if folder.parent.name != recipe.run_id]
-    if others:
-        raise RecipeError(
-            f"{out} already holds another run, {others[0]}; give another --out, or run that recipe's command again "
-            "to go on with it"
-        )
-
-
 def _check_type(name: str, value: Any) -> None:
     expected = {f.name: f.type for f in fields(Recipe)}[name]
     kinds: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,)}

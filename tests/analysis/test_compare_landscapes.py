@@ -25,11 +25,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_each_run_gets_its_grid_and_its_surface_on_the_page_and_all_one_figure(runs: dict[str, Path], tmp_path: Path):
-    seen: list[tuple[str, int, int]] = []
+    seen: list[tuple[str, int, int | None]] = []
     found, files = compare(runs, tmp_path / "out", images=16, steps=3, data=DATA, progress=lambda *at: seen.append(at))
-    assert {path.name for path in files} == {
+    assert {path.name for path in files[:4]} == {
         f"landscape-{kind}.{ending}" for kind in ("contour", "surface") for ending in ("png", "svg")
     }
+    assert {file.parent for file in files[4:]} == set(runs.values())
     assert {name for name, _, _ in seen} == set(runs)
     surfaces = [read_surface(path, 0) for path in runs.values()]
     assert len({(surface.split, surface.directions) for surface in surfaces if surface is not None}) == 1
@@ -42,7 +43,7 @@ def test_each_run_gets_its_grid_and_its_surface_on_the_page_and_all_one_figure(r
 
 def test_along_eigenvectors_in_one_dimension(runs: dict[str, Path], tmp_path: Path):
     one = {"adam": runs["adam"]}
-    seen: list[tuple[str, int, int]] = []
+    seen: list[tuple[str, int, int | None]] = []
     for start in (0, 3):  # the second call finds all of it done
         seen.clear()
         found, files = compare(
@@ -50,14 +51,16 @@ def test_along_eigenvectors_in_one_dimension(runs: dict[str, Path], tmp_path: Pa
             progress=lambda *at: seen.append(at),
         )  # fmt: skip
         assert found["adam"].loss.shape == (1, 3)
-        assert [path.name for path in files] == ["landscape-line.png", "landscape-line.svg"]
-        assert (seen[0], seen[-1]) == (("adam", start, 3), ("adam", 3, 3))
+        assert [path.name for path in files[:2]] == ["landscape-line.png", "landscape-line.svg"]
+        assert seen[0] == ("adam, eigenvectors", 1, None)
+        points = [at for at in seen if at[0] == "adam"]
+        assert (points[0], points[-1]) == (("adam", start, 3), ("adam", 3, 3))
 
 
 def test_the_plane_through_three_runs(runs: dict[str, Path], tmp_path: Path):
     found, files = through(runs, tmp_path, images=8, steps=3, data=DATA)
     assert found.loss.shape == (3, 3)
-    assert len(files) == 4
+    np.testing.assert_array_equal(read(files[4]).loss, found.loss)
     assert len(found.setting["points"]) == 3
     with pytest.raises(ValueError, match="2 were given"):
         through({name: runs[name] for name in ("adam", "sam")}, tmp_path)

@@ -160,15 +160,14 @@ def test_without_a_gradient_there_is_no_direction():
 
 
 def test_proposition_3_5_beta_star_balances_the_two_gaps():
-    alpha, f, minus, meta = 0.2, 1.0, 0.9, 0.7
-    beta = beta_star(alpha, f, minus, meta)
-    assert alpha * (minus - f) == pytest.approx(beta * (meta - f))
-    assert beta_star(alpha, f, f - 0.1, f + 0.4) == pytest.approx(-0.05)  # a harder virtual domain: the signs differ
-    assert math.isnan(beta_star(alpha, f, minus, f))
+    alpha, minus, meta = 0.2, -0.1, -0.3
+    assert alpha * minus == pytest.approx(beta_star(alpha, minus, meta) * meta)
+    assert beta_star(alpha, -0.1, 0.4) == pytest.approx(-0.05)  # a harder virtual domain: the signs differ
+    assert math.isnan(beta_star(alpha, minus, 0.0))
 
 
 def test_the_sign_of_beta_star_and_the_share_that_is_allowed():
-    found = beta_stars(0.1, [0.05, 0.1, 0.2, -0.3, math.nan])
-    assert (found.steps, found.undefined) == (5, 1)
-    assert (found.positive, found.allowed) == (0.75, 0.5)
-    assert math.isnan(beta_stars(0.1, []).positive)
+    found = beta_stars([(0.1, beta) for beta in (0.05, 0.1, -0.3, math.nan)] + [(0.05, 0.1)])
+    assert found is not None
+    assert (found.defined, found.positive, found.allowed) == (4, 0.75, 0.5)
+    assert beta_stars([(0.1, math.nan)]) is None

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from mecam import bench
 from mecam.cli import app
 from tests.benchmark.folders import write_run
 
@@ -44,6 +45,9 @@ def test_a_benchmark_from_the_command_line(tmp_path: Path) -> None:
         (optimizer, target) for optimizer in ("adam", "sam") for target in ("art", "photo", "average")
     }
     assert (tmp_path / "bench.log").read_text().count("is done") == 4
+    tiny = TINY[3::2]
+    again = bench(optimizer=["adam", "sam"], target="art,photo", seeds=0, steps=2, set=tiny, out=tmp_path)
+    assert (again.runs, again.before, again.done) == (4, 4, [])
 
 
 def test_a_failed_run_is_named_with_its_log_and_the_exit_code_says_so(tmp_path: Path) -> None:
@@ -67,6 +71,29 @@ def test_a_table_of_one_experiment_in_a_folder_of_several(tmp_path: Path) -> Non
     assert "adam" not in only
 
 
+def test_what_a_grid_chose_is_said_and_json_stays_json(tmp_path: Path) -> None:
+    for alpha, validation in ((0.05, 0.7), (0.2, 0.6)):
+        settings = {"alpha": alpha, "beta": 0.1}
+        write_run(tmp_path, 0.5, validation=validation, optimizer="mecam", optimizer_settings=settings)
+    said = "mecam on shapes: alpha=0.05 chosen by source validation, beta > alpha."
+    assert said in mecam("table", tmp_path, "--select", "shared").stdout
+    found = mecam("table", tmp_path, "--select", "shared", "--format", "json")
+    assert [row["variant"] for row in json.loads(found.stdout)] == ["alpha=0.05"] * 2
+    assert said in found.stderr
+
+
+def test_a_plan_in_a_folder_with_damaged_runs(tmp_path: Path) -> None:
+    words = ["bench", "--target", "art,photo", "--seeds", "0", *TINY, "--out", tmp_path]
+    plain = write_run(tmp_path, 0.5, target="art", steps=2, evaluate_every=1, batch=4, image_size=16)
+    (plain / "timing.json").write_text('{"seconds": 300, "steps": 3}')
+    torn = write_run(tmp_path, None, target="art", optimizer="sam")
+    (torn / "run.json").write_text('{"recipe": {"telesc')
+    (torn / "timing.json").write_text('{"seconds": 1, "steps": 3}')
+    said = mecam(*words, "--dry-run")
+    assert said.exit_code == 0, said.stderr
+    assert said.stdout.splitlines()[-1] == "1 runs to do, 1 done; 5:00 one after another"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -78,6 +105,9 @@ def test_a_table_of_one_experiment_in_a_folder_of_several(tmp_path: Path) -> Non
         (["bench", "--small"], "--small is a version of an experiment"),
         (["bench", "--grid", "fine"], "there is no grid 'fine'"),
         (["bench", "--draws", "0"], "--draws 0"),
+        (["bench", "--optimizer", "sam", "--set", "optimizer_settings.rho=[-1,0.1]"], "rho=-1 is not allowed"),
+        (["bench", "--optimizer", "sam", "--grid", "paper"], "is MeCAM's, and sam is asked for"),
+        (["bench", "--set", "optimizer_settings=3"], "optimizer_settings=3 is not a table"),
         (["bench", "--engine", "steam", "--dry-run"], "there is no engine 'steam'"),
         (["bench", "nowhere.toml"], "there is no experiment nowhere.toml"),
         (["table", "nowhere"], "there is no folder nowhere"),

@@ -1,20 +1,23 @@
 """The local engine with real processes: runs, failures, deaths, two benchmarks on one folder, interruption."""
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mecam.benchmark import local
 from mecam.benchmark.bench import bench, missing, runs_of
 from mecam.benchmark.jobs import Event
 from mecam.benchmark.local import LocalEngine
 from mecam.benchmark.results import read
-from mecam.benchmark.worker import log_tail, read_timing
+from mecam.benchmark.worker import TIMING, log_tail
 from mecam.recipe import Recipe, make
 
 TINY = {"steps": 2, "evaluate_every": 1, "batch": 4, "image_size": 16}
@@ -36,16 +39,18 @@ def recipes(*targets: str, **values: object) -> list[Recipe]:
 def test_what_is_missing_runs_and_failures_do_not_stop_the_rest(tmp_path: Path) -> None:
     good = recipes("art", "photo")
     bad = recipes("art", backbone="lite0", weights="nowhere.pth")
+    [homeless] = recipes("sketch")
+    (tmp_path / homeless.run_id).write_text("a file where its folder should be")
     events: list[Event] = []
-    outcome = bench([*good, *bad], tmp_path, engine=LocalEngine(workers=2, device="cpu"), watch=events.append)
+    engine = LocalEngine(workers=2, device="cpu")
+    outcome = bench([*good, *bad, homeless], tmp_path, engine=engine, watch=events.append)
     assert sorted(outcome.done) == sorted(r.run_id for r in good)
-    assert list(outcome.failed) == [bad[0].run_id]
+    assert sorted(outcome.failed) == sorted([bad[0].run_id, homeless.run_id])
+    assert homeless.run_id in outcome.failed[homeless.run_id]
     assert "nowhere.pth" in outcome.failed[bad[0].run_id]
     assert "nowhere.pth" in log_tail(tmp_path, bad[0].run_id)
     assert "source validation" in log_tail(tmp_path, good[0].run_id)
-    timing = read_timing(tmp_path / good[0].run_id)
-    assert timing is not None
-    assert timing["steps"] == 3
+    assert json.loads((tmp_path / good[0].run_id / TIMING).read_text())["steps"] == 3
     assert {event.kind for event in events} == {"started", "progress", "done", "failed"}
     assert missing([*good, *bad], tmp_path) == bad
     again = bench(good, tmp_path, engine=LocalEngine(device="cpu"))
@@ -53,18 +58,16 @@ def test_what_is_missing_runs_and_failures_do_not_stop_the_rest(tmp_path: Path) 
 
 
 def test_a_run_whose_process_is_killed_goes_on_in_another(tmp_path: Path) -> None:
-    engine = LocalEngine(workers=1, device="cpu")
     killed = []
 
     def kill(event: Event) -> None:
         if event.kind == "progress" and not killed:
             killed.append(event.run_id)
-            process = engine._workers[0].process
-            assert process.pid is not None
-            os.kill(process.pid, signal.SIGKILL)
+            [process] = multiprocessing.active_children()
+            process.kill()
 
     [recipe] = recipes("art", steps=60, evaluate_every=20)
-    outcome = bench([recipe], tmp_path / "killed", engine=engine, watch=kill)
+    outcome = bench([recipe], tmp_path / "killed", engine=LocalEngine(workers=1, device="cpu"), watch=kill)
     assert (outcome.done, outcome.failed, len(killed)) == ([recipe.run_id], {}, 1)
     bench([recipe], tmp_path / "whole", engine=LocalEngine(workers=1, device="cpu"))
     for name in ("model.safetensors", "records.jsonl", "done.json"):
@@ -123,6 +126,22 @@ def test_a_stopped_benchmark_is_saved_and_goes_on(group: bool, tmp_path: Path) -
     process = start(tmp_path / "bench.py", out, 400)
     time.sleep(1)
     os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_ctrl_c_while_a_worker_starts_begins_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait, interrupted = local.wait, []
+
+    def listen(pipes: list[Any], timeout: float) -> list[Any]:
+        if not interrupted:  # the worker has its recipe in the pipe, and imports torch
+            interrupted.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+        return wait(pipes, timeout)
+
+    monkeypatch.setattr(local, "wait", listen)
+    runs = recipes("art", "photo", steps=100_000)
+    outcome = bench(runs, tmp_path, engine=LocalEngine(workers=1, device="cpu"))
+    assert (outcome.done, outcome.failed) == ([], {})
+    assert sorted(outcome.stopped) == sorted(recipe.run_id for recipe in runs)
 
 
 def test_targets_unfold_from_the_data() -> None:

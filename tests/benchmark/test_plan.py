@@ -51,6 +51,7 @@ def test_data_sets_are_named_once() -> None:
         ({"seed": [0, 0]}, "seed = .* twice"),
         ({"seed": []}, "seed is an empty list"),
         ({"sede": 1}, "did you mean seed"),
+        ({"optimizer_settings": 3}, "optimizer_settings=3 is not a table"),
     ],
 )
 def test_bad_blocks_are_refused(block: dict[str, object], said: str) -> None:
@@ -72,7 +73,15 @@ def test_an_experiment_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("runs = 3 =", "not a TOML"), ("a = 1", "unknown entry 'a'"), ("", "no ..runs")]
+    ("text", "said"),
+    [
+        ("runs = 3 =", "not a TOML"),
+        ("a = 1", "unknown entry 'a'"),
+        ("", "no ..runs"),
+        ("runs = 3", "runs must be ..runs.. tables"),
+        ("runs = [3]", "runs must be ..runs.. tables"),
+        ("common = 3\n[[runs]]\nseed = 0", "common must be a table .common."),
+    ],
 )
 def test_a_bad_file_is_refused(text: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "bad.toml"

@@ -1,6 +1,7 @@
 """The Ray engine on a real cluster of two nodes: lost nodes, failures, shipped data, claims, interruption."""
 
 import importlib.util
+import json
 import os
 import signal
 import socket
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from mecam.benchmark import _parcel
 from mecam.benchmark import ray_engine as module
 from mecam.benchmark.bench import bench, missing
 from mecam.benchmark.jobs import Event
@@ -20,7 +22,7 @@ from mecam.benchmark.local import LocalEngine
 from mecam.benchmark.ray_engine import RayEngine
 from mecam.benchmark.results import read
 from mecam.benchmark.tables import rows
-from mecam.benchmark.worker import log_tail, read_timing
+from mecam.benchmark.worker import TIMING, log_tail
 from mecam.data.open import cache_folder
 from mecam.data.pack import pack
 from mecam.recipe import Recipe, make
@@ -74,10 +76,19 @@ def recipes(*targets: str, **values: object) -> list[Recipe]:
 
 
 def same_files(one: Path, other: Path, runs: list[Recipe]) -> None:
+    """But for those that tell of the machine and the time."""
     for recipe in runs:
-        for name in ("model.safetensors", "predictions.safetensors", "records.jsonl", "done.json"):
-            found = [(out / recipe.run_id / name).read_bytes() for out in (one, other)]
-            assert found[0] == found[1], (recipe.run_id, name)
+        found = [
+            {
+                file.name: file.read_bytes()
+                for file in (out / recipe.run_id).iterdir()
+                if file.is_file() and file.name not in ("run.json", "log.txt", "timing.json", "claim")
+            }
+            for out in (one, other)
+        ]
+        assert {"model.safetensors", "predictions.safetensors", "records.jsonl", "done.json"} <= found[0].keys()
+        assert found[0].keys() == found[1].keys()
+        assert [name for name in found[0] if found[0][name] != found[1][name]] == [], recipe.run_id
 
 
 @needs_ray
@@ -134,7 +145,7 @@ def test_a_recipe_that_fails_by_itself_is_tried_once(tmp_path: Path) -> None:
     assert "nowhere.pth" in log_tail(tmp_path, bad[0].run_id)
     assert [e.kind for e in events if e.run_id == bad[0].run_id] == ["started", "failed"]
     assert "source validation" in log_tail(tmp_path, good[0].run_id)
-    assert (read_timing(tmp_path / good[0].run_id) or {})["steps"] == 3
+    assert json.loads((tmp_path / good[0].run_id / TIMING).read_text())["steps"] == 3
     assert missing([*good, *bad], tmp_path) == bad
 
 
@@ -142,7 +153,7 @@ def test_a_recipe_that_fails_by_itself_is_tried_once(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("connected")
 def test_data_that_a_node_does_not_see_is_shipped_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(module, "PIECE", 1000)
+    monkeypatch.setattr(_parcel, "PIECE", 1000)
     store = pack(make_folder(tmp_path / "images"), tmp_path / "store")
     # a path of this process alone: no other works in this folder
     values = {"data": "/proc/self/cwd/store", "backbone": "resnet8", "pretrained": False}
@@ -153,12 +164,13 @@ def test_data_that_a_node_does_not_see_is_shipped_once(tmp_path: Path, monkeypat
     for file in (tmp_path / "store").iterdir():
         assert (shipped / file.name).read_bytes() == file.read_bytes()
     written = (shipped / "data.bin").stat()
-    more = recipes(store.domains[0], seed=2, **values)
+    more = recipes(store.domains[0], optimizer="sam", track=1, **values)
     assert len(bench(more, tmp_path / "ray", engine=RayEngine()).done) == 1
     assert (shipped / "data.bin").stat().st_ino == written.st_ino
     for recipe in (*runs, *more):
         train(recipe, tmp_path / "here", device="cpu")
     same_files(tmp_path / "ray", tmp_path / "here", [*runs, *more])
+    assert (tmp_path / "ray" / more[0].run_id / "tracking.jsonl").read_text().count("\n") == 3
 
 
 @needs_ray

@@ -25,13 +25,23 @@ def test_the_grid_multiplies_recipes_and_keeps_other_settings() -> None:
 
 
 def test_the_first_draw_is_the_recipe_and_the_streams_are_domainbeds() -> None:
-    recipe = make({"method": "coral", "target": "art", "seed": 2})
+    recipe = make({"data": "PACS", "method": "coral", "target": "art", "seed": 2})
     first, second = with_draws([recipe], 2)
     assert first == recipe
     stream = np.random.RandomState(seed_hash(seed_hash(1, 2), "lr"))
     assert second.lr == 10 ** stream.uniform(-5, -3.5)
     assert 8 <= second.batch <= 45
     assert 0.1 <= second.method_settings["gamma"] <= 10
+
+
+def test_learning_rates_are_drawn_around_the_default_of_data_and_optimizer() -> None:
+    drawn = {
+        words: with_draws([make({"data": words[0], "optimizer": words[1], "base": words[2], "target": "art"})], 2)[1].lr
+        for words in (("PACS", "adam", "adam"), ("shapes", "adam", "adam"), ("PACS", "sam", "sgd"))
+    }
+    adam, embedded, sgd = drawn.values()
+    assert embedded / adam == pytest.approx(3e-3 / 5e-5)
+    assert sgd / adam == pytest.approx(20)
 
 
 def test_a_draw_does_not_depend_on_what_else_is_searched() -> None:

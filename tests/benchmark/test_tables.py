@@ -80,8 +80,23 @@ def test_variants_have_rows_of_their_own_or_are_selected_by_validation(tmp_path:
     assert [row.key.variant for row in rows(results)] == ["rho=0.1", "rho=0.2"]
     shared = rows(results, select="shared")
     assert [(row.key.variant, row.cells["art"].mean) for row in shared] == [("", pytest.approx(40))]  # 0.7 beats 0.6
+    assert shared[0].chosen == "rho=0.1"
+    assert json.loads(render(shared, "json"))[0]["variant"] == "rho=0.1"
     by_trial = rows(results, select="target")[0]
     assert by_trial.values == {("art", 0): pytest.approx(40), ("art", 1): pytest.approx(80)}
+
+
+def test_rows_stand_in_the_order_of_their_settings(tmp_path: Path) -> None:
+    for steps in (100, 25, 1000):
+        write_run(tmp_path, 0.5, steps=steps)
+    assert [row.key.variant for row in rows(read(tmp_path)[0])] == ["steps=25", "steps=100", "steps=1000"]
+
+
+def test_a_row_that_lacks_a_target_has_no_rank_and_takes_none_away(tmp_path: Path) -> None:
+    fill(tmp_path)
+    write_run(tmp_path, 0.9, optimizer="sam", target="photo")
+    table = rows(read(tmp_path)[0])
+    assert {key.label: rank for key, rank in rank_averages(table).items()} == {"adam": 2, "mecam": 1}
 
 
 def test_selection_never_reads_the_target(tmp_path: Path) -> None:
@@ -106,6 +121,7 @@ def test_damaged_and_foreign_runs_are_named_and_the_rest_is_tabulated(tmp_path: 
     assert len(results) == 8
     assert [str(folder) in " ".join(problems) for folder in (torn, foreign, empty)] == [True] * 3
     assert any("another version of mecam (telescope)" in problem for problem in problems)
+    assert any("done.json is damaged" in problem and "to run it again" in problem for problem in problems)
 
 
 def test_runs_without_a_target_are_no_part_of_a_table(tmp_path: Path) -> None:
@@ -130,6 +146,35 @@ def test_every_format_holds_every_number(tmp_path: Path) -> None:
     assert r"\textbf{70.0" in render(table, "latex")
 
 
+def test_ranks_and_differences_as_data(tmp_path: Path) -> None:
+    fill(tmp_path)
+    table = rows(read(tmp_path)[0])
+    found = {(r["optimizer"], r["target"]): r for r in json.loads(render(table, "json", baseline="adam"))}
+    assert (found["adam", "average"]["rank"], found["mecam", "average"]["rank"]) == (2, 1)
+    assert found["mecam", "average"]["difference"] == pytest.approx(vars(difference(table[1], table[0])))
+    assert (found["mecam", "art"]["rank"], found["mecam", "art"]["difference"]) == (None, None)
+    lines = list(csv.DictReader(io.StringIO(render(table, "csv", baseline="adam"))))
+    assert [line["difference mean"] for line in lines[:5]] == ["", "", "0.0", "", ""]
+    assert (float(lines[5]["difference mean"]), lines[5]["difference pairs"]) == (pytest.approx(10), "4")
+
+
+def test_a_baseline_may_be_missing_in_one_of_several_data_sets(tmp_path: Path) -> None:
+    fill(tmp_path)
+    write_run(tmp_path, 0.3, data="/x/PACS", optimizer="mecam")
+    found = json.loads(render(rows(read(tmp_path)[0]), "json", baseline="adam"))
+    assert [r["data"] for r in found if r["difference"] is not None] == ["shapes"] * 2
+    assert "minus adam" in render(rows(read(tmp_path)[0]), "terminal", baseline="adam")
+
+
+def test_a_run_without_held_out_images_has_no_validation(tmp_path: Path) -> None:
+    done = write_run(tmp_path, 0.5, holdout=0.0, selection="last") / "done.json"
+    values = json.loads(done.read_text())
+    values["result"]["splits"] = {"art in": {"accuracy": 0.5}}
+    done.write_text(json.dumps(values))
+    [result], problems = read(tmp_path)
+    assert (result.accuracy, result.validation, problems) == (50, None, [])
+
+
 def test_unknown_words_are_refused(tmp_path: Path) -> None:
     fill(tmp_path)
     table = rows(read(tmp_path)[0])
@@ -144,4 +189,4 @@ def test_several_data_sets_get_a_table_across(tmp_path: Path) -> None:
     write_run(tmp_path, 0.3, data="/x/PACS", optimizer="adam")
     text = render(rows(read(tmp_path)[0]), "terminal")
     assert "all data sets" in text
-    assert "45.0" in text  # (60 + 30) / 2
+    assert "45.0*" in text  # (60 + 30) / 2; no other row has both

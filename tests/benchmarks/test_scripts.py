@@ -78,3 +78,12 @@ def test_memory_is_within_its_bounds(tmp_path: Path) -> None:
     activations = 0.05
     assert all(buffers[name] <= 2 + activations for name in ("sam", "asam", "sagm"))
     assert all(buffers[name] <= 3 + activations for name in ("mecam", "crsam"))
+
+
+def test_the_largest_eigenvalue_is_within_its_bar(tmp_path: Path) -> None:
+    tiny = ["--backbone", "resnet8", "--images", "12", "--few", "6", "--steps", "2"]
+    text = run("curvature_check.py", *tiny, "--out", str(tmp_path / "table.md"))
+    assert (tmp_path / "table.md").read_text() == text
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    assert [row[6] for row in rows[2:]] == ["dense", "Lanczos", "residual"]
+    assert {row[-1] for row in rows[2:]} == {"within the bar"}

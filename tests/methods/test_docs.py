@@ -12,8 +12,8 @@ from mecam.models.network import Network
 
 
 def test_the_example_of_an_own_method(network: Network, batch: Batch) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "methods.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    text = (Path(__file__).parents[2] / "docs" / "adding" / "method.md").read_text(encoding="utf-8")
+    code = re.search(r"```python\n(.*?)```", text, flags=re.DOTALL)[1]  # type: ignore[index]
     names: dict[str, Any] = {}
     exec(code, names)  # our own documentation
     loss, state = names["Variance"]().loss(network, batch, None, "kept")

@@ -12,8 +12,8 @@ X, Y = batch()
 
 
 def test_the_example_of_an_own_method() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "optimizers.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    text = (Path(__file__).parents[2] / "docs" / "adding" / "optimizer.md").read_text(encoding="utf-8")
+    code = re.search(r"```python\n(.*?)```", text, flags=re.DOTALL)[1]  # type: ignore[index]
     names: dict[str, Any] = {}
     exec(code, names)  # our own documentation
     model = network()

@@ -250,6 +250,18 @@ def test_hyperparameters(opened: Page) -> None:
     assert "40.1 at 0.01, 45.0 at 0.5" in opened.tab.locator("#sweeps svg.chart").get_attribute("aria-label")
 
 
+def test_points_of_a_sweep_are_averaged_over_the_targets_that_all_have(browser: Any, tmp_path: Path) -> None:
+    for rho, target, accuracy in ((0.01, "a", 0.5), (0.5, "a", 0.6), (0.5, "b", 0.9)):
+        settings = {"optimizer_settings": {"rho": rho}}
+        write_run(
+            tmp_path, accuracy, target=target, optimizer="sam", data="nowhere", domains=["a", "b", "c"], **settings
+        )
+    for page in visit(browser, write(tmp_path, tmp_path / "page.html")):
+        label = page.tab.locator("#sweeps svg.chart").get_attribute("aria-label")
+        assert "50.0 at 0.01, 60.0 at 0.5" in label
+        assert "Mean over a: not all of them were run on the others." in page.texts("#sweeps p.small")
+
+
 def test_measurements(opened: Page) -> None:
     assert opened.tab.evaluate("window.Plotly") is None
     assert opened.tab.locator("#surfaces [data-drawn]").count() == 0

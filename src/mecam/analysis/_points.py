@@ -47,7 +47,7 @@ class Points:
     def values(self, points: Sequence[Point], at_once: int) -> list[float]:
         """f at each of the points, `at_once` of them in one pass through the model."""
         total = torch.zeros(len(points), dtype=torch.float64, device=self.objective.device)
-        with self.objective.studied(), torch.no_grad():
+        with self.objective.studied(), torch.inference_mode():
             for inputs, targets in self.objective.batches:
                 total += self._batch(inputs, targets, points, at_once)
         return [float(value) for value in total / self.objective.count]
@@ -61,7 +61,7 @@ class Points:
         if self.objective.device.type == "cpu":
             return best
         inputs, targets = next(iter(self.objective.batches))
-        with self.objective.studied(), torch.no_grad():
+        with self.objective.studied(), torch.inference_mode():
             for count in COUNTS:
                 try:
                     for _ in range(2):  # the first call also pays for what is set up once

@@ -25,7 +25,7 @@ IMAGES = 384
 BATCH = 128
 PAGE = "landscape.json"  # in a run's folder, for the page
 Kind = Literal["random", "eigenvectors"]
-Progress = Callable[[str, int, int], None]  # which run, points done, points in all
+Progress = Callable[[str, int, int | None], None]  # of what, how much is done, of how much if that is known
 
 
 def compare(
@@ -43,7 +43,7 @@ def compare(
     data: DomainSet | None = None,
     progress: Progress | None = None,
 ) -> tuple[dict[str, Landscape], list[Path]]:
-    """The landscape around each run, and the files with their figures.
+    """The landscape around each run, and the files that were written: figures, then raw grids.
 
     The raw grid and, for planes, landscape.json go to each run's folder, the figures to `out`. Random directions are
     the same for all runs, each scaled by its own filters; eigenvectors, those of the largest eigenvalues, are each
@@ -53,7 +53,7 @@ def compare(
     names = {"random": f"random, filter-normalised, seed {seed}", "eigenvectors": "eigenvectors of the Hessian"}
     if kind not in names:
         raise ValueError(f"there are no directions {kind!r}; there are {', '.join(names)}")
-    found = {}
+    found, raw = {}, []
     for name, path in runs.items():
         folder = find_run(path).path
         objective = objective_of(folder, split, limit=images, device=device, batch=BATCH, data=data)
@@ -61,20 +61,22 @@ def compare(
             generator = torch.Generator().manual_seed(seed)
             directions = random_directions(objective.parameters, dimensions, generator)
         else:
-            directions = eigenpairs(objective, dimensions, end="highest", seed=seed)[1]
+            found_so_far = _counted(progress, f"{name}, eigenvectors")
+            directions = eigenpairs(objective, dimensions, end="highest", seed=seed, progress=found_so_far)[1]
+        raw.append(folder / f"landscape-{_digest(kind, dimensions, split, images, steps, radius, seed)}.npz")
         found[name] = landscape(
             objective,
             directions,
             grid,
             grid if dimensions == 2 else None,
-            file=folder / f"landscape-{_digest(kind, dimensions, split, images, steps, radius, seed)}.npz",
+            file=raw[-1],
             setting={"split": split, "directions": names[kind]},
             progress=_named(progress, name),
         )
         if dimensions == 2:
             found[name].write_json(folder / PAGE)
     make_folder(out)
-    return found, plot_landscape.plot(found, out / "landscape")
+    return found, [*plot_landscape.plot(found, out / "landscape"), *raw]
 
 
 def through(
@@ -109,7 +111,7 @@ def through(
         progress=_named(progress, "plane"),
     )
     marks = dict(zip(runs, found.points, strict=True))
-    return surface, plot_landscape.plot({"plane": surface}, out / name, marks=marks)
+    return surface, [*plot_landscape.plot({"plane": surface}, out / name, marks=marks), out / f"{name}.npz"]
 
 
 def _steps(steps: int, radius: float) -> list[float]:
@@ -125,3 +127,7 @@ def _digest(*values: Any) -> str:
 
 def _named(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
     return None if progress is None else lambda done, points: progress(name, done, points)
+
+
+def _counted(progress: Progress | None, name: str) -> Callable[[int], None] | None:
+    return None if progress is None else lambda done: progress(name, done, None)

@@ -96,6 +96,7 @@ def curvature(
     *,
     virtual_domain: VirtualDomain | None = None,
     sharpness: bool = False,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Curvature:
     """The metric by differences at each rho: a pass for f and ∇f, and two forward passes a rho.
 
@@ -103,6 +104,7 @@ def curvature(
         virtual_domain: adds m(θ−δ) − f(θ), a forward pass a rho.
         sharpness: adds ASAM's and the first-order sharpness, a forward pass and a gradient a rho and one product with
             the Hessian.
+        progress: told after each rho how many are done, and how many there are.
     """
     if not radii or not all(math.isfinite(rho) and rho > 0 for rho in radii):
         raise ValueError(f"radii={tuple(radii)!r} are not allowed; they must be positive numbers, at least one")
@@ -124,7 +126,12 @@ def curvature(
         asam, first_order = (None, None) if more is None else more(rho)
         return At(rho, plus, minus, numerator, signed, abs(signed), signed / rho**2, meta, asam, first_order)
 
-    return Curvature(f, length, tuple(at(float(rho)) for rho in radii), **_facts(objective))
+    found = []
+    for rho in radii:
+        found.append(at(float(rho)))
+        if progress is not None:
+            progress(len(found), len(radii))
+    return Curvature(f, length, tuple(found), **_facts(objective))
 
 
 def exact(

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import numpy as np
 import torch
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from mecam.analysis.objective import Objective
+from mecam import virtual
+from mecam.analysis.objective import Loss, Objective
 from mecam.data.augment import evaluate_transform
 from mecam.data.domains import DomainSet, source_domains
 from mecam.data.open import open_data
@@ -22,6 +23,10 @@ from mecam.data.splits import split as split_domain
 from mecam.recipe import Recipe
 from mecam.runs import RunError
 from mecam.serving.model import Preprocessing, find_run, load_model
+from mecam.virtual import VirtualDomain
+
+if TYPE_CHECKING:
+    from mecam.models.network import Network
 
 Part = Literal["train", "validation", "target"]
 PARTS: tuple[Part, ...] = ("train", "validation", "target")
@@ -32,7 +37,10 @@ BATCH, BATCH_ON_CPU, MOST = 64, 32, 128
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Batches of un-augmented images and their labels, in the same order every time; none spans two domains."""
+    """Batches of un-augmented images and their labels, in the same order every time.
+
+    None spans two domains, unless they are `mixed`: then each has its share of every domain, as in training.
+    """
 
     data: DomainSet
     indices: dict[int, NDArray[np.int64]]  # by domain
@@ -40,6 +48,7 @@ class Images:
     batch: int
     device: torch.device
     dtype: torch.dtype
+    mixed: bool = False
 
     @property
     def count(self) -> int:
@@ -47,13 +56,22 @@ class Images:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         look = self.preprocessing
+        for parts in self._parts():
+            images = torch.cat([self.data.images(domain, some) for domain, some in parts]).to(self.device)
+            labels = np.concatenate([self.data.labels(domain)[some] for domain, some in parts])
+            pixels = evaluate_transform(images, look.size, mean=look.mean, std=look.std).to(self.dtype)
+            yield pixels.contiguous(memory_format=torch.channels_last), torch.from_numpy(labels).to(self.device)
+
+    def _parts(self) -> Iterator[list[tuple[int, NDArray[np.int64]]]]:
+        """Of each batch its domains, and which images of them."""
+        if self.mixed:
+            pieces = [np.array_split(indices, -(-self.count // self.batch)) for indices in self.indices.values()]
+            for some in zip(*pieces, strict=True):
+                yield list(zip(self.indices, some, strict=True))
+            return
         for domain, indices in self.indices.items():
-            labels = torch.from_numpy(self.data.labels(domain)[indices])
             for start in range(0, len(indices), self.batch):
-                some = slice(start, start + self.batch)
-                images = self.data.images(domain, indices[some]).to(self.device)
-                pixels = evaluate_transform(images, look.size, mean=look.mean, std=look.std).to(self.dtype)
-                yield pixels.contiguous(memory_format=torch.channels_last), labels[some].to(self.device)
+                yield [(domain, indices[start : start + self.batch])]
 
 
 def objective_of(
@@ -65,8 +83,10 @@ def objective_of(
     device: torch.device | str = "cpu",
     batch: int | None = None,
     data: DomainSet | None = None,
+    loss: Loss = cross_entropy,
+    mixed: bool = False,
 ) -> Objective:
-    """The mean cross-entropy of a run's selected weights.
+    """The mean loss of a run's selected weights.
 
     Args:
         path: the run's folder, or one that holds this run only.
@@ -75,6 +95,9 @@ def objective_of(
         limit: at most so many images, drawn at random and the same in every call.
         batch: images at once. Only where predictions depend on batch mates (MTL, ARM) does f depend on it.
         data: the run's data, if it is open already.
+        loss: another than cross-entropy, such as mecam.analysis.bounds.bounded_cross_entropy.
+        mixed: whether a batch has images of every domain, as a virtual domain needs them; not for methods whose
+            predictions depend on batch mates.
     """
     if split not in PARTS:
         raise ValueError(f"there is no split {split!r}; it must be one of {', '.join(PARTS)}")
@@ -102,11 +125,24 @@ def objective_of(
     if limit is not None:
         indices = _some(indices, limit)
     size = batch or (_for_cpu(model.preprocessing.size) if device.type == "cpu" else BATCH)
-    images = Images(data, indices, model.preprocessing, size, device, dtype)
+    images = Images(data, indices, model.preprocessing, size, device, dtype, mixed and not model.alone)
     if not images.count:
         raise RunError(f"the {split} split of the run in {folder.path} has no images (holdout={recipe.holdout})")
     model.network.to(device, dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return Objective(model.network, cross_entropy, images, count=images.count, name=split)
+    return Objective(model.network, loss, images, count=images.count, name=split)
+
+
+def virtual_domain_of(path: Path | str, objective: Objective) -> VirtualDomain | None:
+    """The virtual domain that MeCAM has under this run's recipe, attached to the network of a `mixed` objective.
+
+    None where the recipe has none or one that acts on pixels, and where batches are not mixed.
+    """
+    recipe = Recipe(**find_run(path).read_run()["recipe"])
+    if recipe.virtual in ("none", "fourier") or not cast("Images", objective.batches).mixed:
+        return None
+    found = virtual.create(recipe.virtual, generator=torch.Generator().manual_seed(0), **recipe.virtual_settings)
+    network = cast("Network", objective.model)
+    return found.attach(network, network.stages)
 
 
 def _some(indices: dict[int, NDArray[np.int64]], limit: int) -> dict[int, NDArray[np.int64]]:

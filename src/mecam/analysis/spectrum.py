@@ -111,6 +111,14 @@ class Hessian:
     def from_host(self, vector: NDArray[np.floating]) -> Tensor:
         return torch.from_numpy(np.array(vector).reshape(-1)).to(self.device, self.dtype)
 
+    def start(self, seed: int) -> NDArray[np.floating]:
+        """A random vector, the same for the same seed."""
+        return np.random.default_rng(seed).standard_normal(self.shape[0])
+
+    def is_zero(self, seed: int) -> bool:
+        """Whether H is 0, as far as one product with a random vector tells."""
+        return not self.on_host(self.start(seed)).any()
+
     def dense(self) -> NDArray[np.floating]:
         """The whole matrix, for a network of a few weights."""
         matrix = np.stack([self.on_host(unit) for unit in np.eye(self.shape[0])])
@@ -202,19 +210,19 @@ def density(
     lanczos, smooth = _quadrature()
     if steps < 2 or repeats < 1:
         raise ValueError(f"steps={steps} and repeats={repeats}; at least 2 steps and 1 repeat are needed")
-    bounds = eigenvalues(objective, 2, end="both", tolerance=1e-2, seed=seed).values
-    if max(bounds) == min(bounds):
-        raise ValueError(f"every eigenvalue is {bounds[0]:g}: there is no density to draw")
     hessian = Hessian(objective, progress)
+    if hessian.is_zero(seed):
+        raise ValueError("every eigenvalue is 0: there is no density to draw")
     steps = min(steps, hessian.shape[0])
-    total = torch.zeros(points, dtype=hessian.dtype, device=hessian.device)
     devices = [hessian.device] if hessian.device.type == "cuda" else []
     with torch.random.fork_rng(devices):  # its starts are drawn from torch's global generators
         torch.manual_seed(seed)
-        for _ in range(repeats):
-            grid, share = smooth(lanczos(hessian, steps), (min(bounds), max(bounds)), points, kappa=3.0, margin=0.05)
-            total += share / repeats
-    return Density(tuple(grid.tolist()), tuple(total.tolist()), steps, repeats, seed, **hessian.facts())
+        found = [lanczos(hessian, steps) for _ in range(repeats)]  # the nodes of each, and their eigenvectors
+    # the outermost nodes are the first to converge: they are the ends of the spectrum, without products of their own
+    ends = min(float(nodes.min()) for nodes, _ in found), max(float(nodes.max()) for nodes, _ in found)
+    shares = [smooth(one, ends, points, kappa=3.0, margin=0.05) for one in found]
+    total = torch.stack([share for _, share in shares]).mean(0)
+    return Density(tuple(shares[0][0].tolist()), tuple(total.tolist()), steps, repeats, seed, **hessian.facts())
 
 
 def plot(found: Density, path: Path | str) -> Path:
@@ -245,18 +253,18 @@ def _by_arpack(
 ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
     dtype = np.float64 if hessian.dtype == torch.float64 else np.float32
     operator = LinearOperator(hessian.shape, matvec=hessian.on_host, dtype=dtype)
-    start = np.random.default_rng(seed).standard_normal(hessian.shape[0])
-    if not hessian.on_host(start).any():  # ARPACK refuses a matrix of zeros
+    if hessian.is_zero(seed):  # which ARPACK refuses
         return np.zeros(k), np.eye(hessian.shape[0], k)
+    start = hessian.start(seed).astype(dtype)
     try:
-        values, vectors = eigsh(operator, k, which=ENDS[end], v0=start.astype(dtype), tol=tolerance)
+        values, vectors = eigsh(operator, k, which=ENDS[end], v0=start, tol=tolerance)
     except ArpackNoConvergence as error:
-        raise RuntimeError(
+        raise ArithmeticError(
             f"{len(error.eigenvalues)} of {k} eigenvalues were found to a tolerance of {tolerance:g} in "
             f"{hessian.products} products; take a larger tolerance, fewer of them, or float64"
         ) from error
     except ArpackError as error:
-        raise RuntimeError(f"the eigenvalues cannot be computed: {error}") from error
+        raise ArithmeticError(f"the eigenvalues cannot be computed: {error}") from error
     return values, vectors
 
 

@@ -91,11 +91,15 @@ class CentralDifference:
 class BetaStars:
     """Proposition 3.5 over the steps of a training."""
 
-    alpha: float
-    steps: int
-    undefined: int  # m(θ−δ) = f(θ)
-    positive: float  # share of the others where beta* > 0
-    allowed: float  # share of the others where 0 < beta* ≤ alpha, as the paper asks
+    defined: int  # steps with m(θ−δ) ≠ f(θ)
+    positive: float  # share of them where beta* > 0
+    allowed: float  # share of them where 0 < beta* ≤ alpha, as the paper asks
+
+    def text(self) -> str:
+        return (
+            f"Proposition 3.5: beta* is positive in {self.positive:.0%} and in (0, alpha] in {self.allowed:.0%} of "
+            f"{self.defined} records."
+        )
 
 
 def at_minimum(objective: Objective, *, tolerance: float = 1e-6, seed: int = 0) -> AtMinimum:
@@ -154,19 +158,18 @@ def best_rho(loss: float, fourth: float, epsilon: float) -> float:
     return (48 * epsilon * abs(loss) / abs(fourth)) ** 0.25 if fourth else math.inf
 
 
-def beta_star(alpha: float, f: float, minus: float, meta: float) -> float:
-    """alpha (f(θ−δ) − f) / (m(θ−δ) − f), given f(θ), f(θ−δ) and m(θ−δ); NaN where m(θ−δ) is f(θ)."""
-    return alpha * (minus - f) / (meta - f) if meta != f else math.nan
+def beta_star(alpha: float, minus: float, meta: float) -> float:
+    """alpha (f(θ−δ) − f) / (m(θ−δ) − f), given the two gaps; NaN where the second is 0."""
+    return alpha * minus / meta if meta else math.nan
 
 
-def beta_stars(alpha: float, values: Sequence[float]) -> BetaStars:
-    """The sign of these beta*, and how many lie where the paper wants them."""
-    known = [value for value in values if math.isfinite(value)]
-    positive, allowed = (
-        sum(map(test, known)) / len(known) if known else math.nan
-        for test in (lambda value: value > 0, lambda value: 0 < value <= alpha)
-    )
-    return BetaStars(alpha, len(values), len(values) - len(known), positive, allowed)
+def beta_stars(values: Sequence[tuple[float, float]]) -> BetaStars | None:
+    """Signs of beta* and the share that lies where the paper wants it, given each step's alpha and beta*."""
+    known = [(alpha, beta) for alpha, beta in values if math.isfinite(beta)]
+    if not known:
+        return None
+    positive = sum(beta > 0 for _, beta in known) / len(known)
+    return BetaStars(len(known), positive, sum(0 < beta <= alpha for alpha, beta in known) / len(known))
 
 
 def _slope(rho: Sequence[float], errors: Sequence[float]) -> float:

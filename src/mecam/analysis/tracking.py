@@ -34,8 +34,8 @@ from scipy.stats import spearmanr
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from mecam.analysis._figure import new_figure, save
 from mecam.analysis.objective import norm
+from mecam.analysis.theory import BetaStars, beta_star, beta_stars
 from mecam.optim import CRSAM, FAD, GAM, GSAM, SAM, WSAM, MeCAM, SharpnessAware
 from mecam.optim._buffers import Buffers
 from mecam.optim._noise import RandomState
@@ -54,7 +54,6 @@ PASSES: dict[type[SharpnessAware], tuple[str, ...]] = {
     FAD: (THETA, PLUS),
 }
 SMALL = 0.1  # a ratio below this counts as small
-LINEAR = ("gaps", "cosines of gradients")  # panels of numbers that can be negative
 FEWEST = 6  # records of which anything can be said
 Source = Literal["pass", "measured", "extrapolated"]
 
@@ -93,9 +92,7 @@ class Summary:
     correlation: float  # Spearman's, of |ratio| with the loss: -1 where the ratio rises whenever the loss falls
     far_hessian: float | None  # uᵀHu, by numerator / rho²
     near_hessian: float | None
-    betas: int  # records that have a beta
-    positive: float | None  # the share of them where it is positive
-    allowed: float | None  # the share in (0, alpha], as Proposition 3.5 asks
+    betas: BetaStars | None  # Proposition 3.5, over all records that have a beta
 
     @property
     def small_far(self) -> bool:
@@ -119,11 +116,8 @@ class Summary:
                 f"uᵀHu went from {self.far_hessian:.3g} to {self.near_hessian:.3g}; the ratio also grows where ‖∇f‖ "
                 "falls alone."
             )
-        if self.positive is not None and self.allowed is not None:
-            lines.append(
-                f"Proposition 3.5: beta* is positive in {self.positive:.0%} and in (0, alpha] in {self.allowed:.0%} of "
-                f"{self.betas} records."
-            )
+        if self.betas is not None:
+            lines.append(self.betas.text())
         return "\n".join(lines)
 
 
@@ -219,9 +213,6 @@ def summary(found: Sequence[Record]) -> Summary:
     third = len(known) // 3
     varied = len(set(ratios)) > 1 and len(set(losses)) > 1
     ordered = [entry[2] for entry in known]
-    betas = [(r.beta, r.alpha) for r in found if r.beta is not None and r.alpha is not None]
-    positive = sum(beta > 0 for beta, _ in betas)
-    allowed = sum(0 < beta <= alpha for beta, alpha in betas)
     return Summary(
         records=len(known),
         far=float(np.median(ratios[:third])),
@@ -229,49 +220,8 @@ def summary(found: Sequence[Record]) -> Summary:
         correlation=float(spearmanr(ratios, losses).statistic) if varied else 0.0,
         far_hessian=_hessian(ordered[:third]),
         near_hessian=_hessian(ordered[-third:]),
-        betas=len(betas),
-        positive=positive / len(betas) if betas else None,
-        allowed=allowed / len(betas) if betas else None,
+        betas=beta_stars([(r.alpha, r.beta) for r in found if r.alpha is not None and r.beta is not None]),
     )
-
-
-def plot(found: Sequence[Record], path: Path | str) -> Path:
-    """Loss, gradient norm, gaps, curvature, ratio and cosines over the steps."""
-    figure = new_figure(width=9, height=9)
-    step = [r.step for r in found]
-    for place, (title, lines) in zip(figure.subplots(3, 2, sharex=True).flat, panels(found).items(), strict=True):
-        place.set(title=title, yscale="linear" if title in LINEAR else "log", xlabel="step")
-        for name, values in lines.items():
-            place.plot(step, values, label=name, linewidth=1)
-        if len(lines) > 1:
-            place.legend(fontsize="small")
-    return save(figure, path)
-
-
-def panels(found: Sequence[Record]) -> dict[str, dict[str, list[float]]]:
-    """The curves of the plot, by panel and name; NaN where a record has no value, and no curve without any."""
-
-    def curves(**values: Callable[[Record], float | None]) -> dict[str, list[float]]:
-        columns = {name: [math.nan if (v := value(r)) is None else v for r in found] for name, value in values.items()}
-        return {name: column for name, column in columns.items() if not all(map(math.isnan, column))}
-
-    def cosine(pair: str) -> Callable[[Record], float | None]:
-        return lambda r: r.cosines.get(pair)
-
-    pairs = dict.fromkeys(pair for r in found for pair in r.cosines)
-    gaps: dict[str, Callable[[Record], float | None]] = {
-        "f(θ+δ) − f": lambda r: r.plus,
-        "f(θ−δ) − f": lambda r: r.minus,
-        "m(θ−δ) − f": lambda r: r.meta,
-    }
-    return {
-        "f(θ)": curves(loss=lambda r: r.f),
-        "‖∇f‖": curves(norm=lambda r: r.norms.get(THETA)),
-        "gaps": curves(**gaps),
-        "C": curves(curvature=lambda r: r.curvature),
-        "|ratio|": curves(ratio=lambda r: None if r.ratio is None else abs(r.ratio)),
-        "cosines of gradients": curves(**{pair: cosine(pair) for pair in pairs}),
-    }
 
 
 class _Minus:
@@ -354,7 +304,7 @@ def _record(
         curvature=None if numerator is None or slope is None else abs(numerator) / (slope**2 + 1),
         ratio=None if plus is None or minus is None or numerator is None else _quotient(numerator, plus - minus),
         alpha=alpha,
-        beta=None if alpha is None or minus is None or meta is None else _quotient(alpha * minus, meta),
+        beta=None if alpha is None or minus is None or meta is None else _finite(beta_star(alpha, minus, meta)),
     )
 
 

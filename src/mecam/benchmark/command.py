@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mecam import recipe as one_run
-from mecam.benchmark import paper, plan, results, tables, view
-from mecam.benchmark.jobs import Engine
+from mecam.benchmark import plan, results, tables, view
+from mecam.benchmark.jobs import Engine, Watch
 from mecam.benchmark.render import render
 from mecam.recipe import Recipe, RecipeError
 from mecam.runs import RunError
@@ -17,14 +17,48 @@ from mecam.runs import RunError
 if TYPE_CHECKING:
     from mecam.benchmark.bench import Outcome
 
+Words = str | int | Sequence[str] | Sequence[int] | None
 DEFAULT = {"target": plan.ALL, "seed": [0, 1, 2]}
 NUMBERS = ("steps", "seed")
 GRIDS = {"none": None, "paper": False, "ordered": True}
 
 
+def bench(
+    experiment: Path | str | None = None,
+    *,
+    data: Words = None,
+    target: Words = None,
+    method: Words = None,
+    optimizer: Words = None,
+    averaging: Words = None,
+    backbone: Words = None,
+    steps: Words = None,
+    seeds: Words = None,
+    set: Sequence[str] = (),
+    small: bool = False,
+    draws: int = 1,
+    grid: str = "none",
+    out: Path | str = "bench",
+    engine: Engine | str = "local",
+    workers: int | None = None,
+    device: str = "auto",
+    watch: Watch | None = None,
+) -> Outcome:
+    """What `mecam bench` does, under its words: several are a list, or separated by commas. Prints nothing."""
+    from mecam.benchmark.bench import bench as run_missing
+
+    given = {
+        "data": data, "target": target, "method": method, "optimizer": optimizer, "averaging": averaging,
+        "backbone": backbone, "steps": steps, "seed": seeds,
+    }  # fmt: skip
+    found = recipes(None if experiment is None else Path(experiment), given, set, small=small, draws=draws, grid=grid)
+    chosen = make_engine(engine, workers=workers, device=device) if isinstance(engine, str) else engine
+    return run_missing(found, out, engine=chosen, watch=watch)
+
+
 def recipes(
     experiment: Path | None,
-    given: Mapping[str, str | None],
+    given: Mapping[str, Words],
     assignments: Sequence[str] = (),
     *,
     small: bool = False,
@@ -34,6 +68,7 @@ def recipes(
     """The runs that the words mean."""
     from mecam.benchmark import search
     from mecam.benchmark.bench import runs_of
+    from mecam.training.build import check_parts
 
     if draws < 1:
         raise RecipeError(f"--draws {draws} is not allowed; it must be at least 1")
@@ -45,22 +80,32 @@ def recipes(
         blocks = (plan.shrink(read) if small else read).blocks
     elif small:
         raise RecipeError("--small is a version of an experiment; give one, such as recipes/table3.toml")
-    values = {name: _listed(name, text) for name, text in given.items() if text is not None}
+    values = {name: _listed(name, words) for name, words in given.items() if words is not None}
     for assignment in assignments:
         one_run.assign(values, assignment)
     found = runs_of(plan.override(blocks, values))
-    for recipe in {(r.method, r.optimizer, r.averaging, r.backbone, r.virtual): r for r in found}.values():
-        one_run.check_parts(recipe)
     ordered = GRIDS[grid]
     if ordered is not None:
+        other = next((recipe.optimizer for recipe in found if recipe.optimizer != "mecam"), None)
+        if other is not None:
+            raise RecipeError(f"--grid {grid} is MeCAM's, and {other} is asked for; give --optimizer mecam")
         found = search.with_grid(found, search.paper_grid(ordered=ordered))
+    for recipe in {str({**r.to_dict(), "data": 0, "target": 0, "seed": 0}): r for r in found}.values():
+        check_parts(recipe)
     return search.with_draws(found, draws)
 
 
-def engine(
-    name: str, *, workers: int | None, device: str, address: str | None = None, cpus: float = 1, gpus: float = 0
+def make_engine(
+    name: str,
+    *,
+    workers: int | None,
+    device: str,
+    address: str | None = None,
+    cpus: float = 1,
+    gpus: float = 0,
+    shared: bool = False,
 ) -> Engine:
-    """The engine of this name; address, cpus and gpus (a run's share) are Ray's, workers the local one's."""
+    """The engine of this name; workers are the local one's, address, cpus and gpus (a run's share) and shared Ray's."""
     if name == "local":
         from mecam.benchmark.local import LocalEngine
 
@@ -68,7 +113,7 @@ def engine(
     if name == "ray":
         from mecam.benchmark.ray_engine import RayEngine
 
-        return RayEngine(address=address, device=device, cpus=cpus, gpus=gpus)
+        return RayEngine(address=address, device=device, cpus=cpus, gpus=gpus, shared=shared)
     raise RecipeError(f"there is no engine {name!r}; there are local and ray")
 
 
@@ -86,10 +131,11 @@ def forecast(recipes: Sequence[Recipe], out: Path, device: str = "auto") -> list
 
 def run(recipes: Sequence[Recipe], out: Path, engine: Engine) -> int:
     """Run what is missing, print the table, name what failed; the exit code."""
-    from mecam.benchmark.bench import bench, missing
+    from mecam.benchmark.bench import bench as run_missing
+    from mecam.benchmark.bench import missing
 
     with view.watching(len(recipes), len(recipes) - len(missing(recipes, out)), out) as watch:
-        outcome = bench(recipes, out, engine=engine, watch=watch)
+        outcome = run_missing(recipes, out, engine=engine, watch=watch)
     if outcome.done or outcome.before:
         text, problems = table(out, only=recipes)
         for problem in problems:
@@ -108,7 +154,7 @@ def table(
     compare: str | None = None,
     only: Sequence[Recipe] | None = None,
 ) -> tuple[str, list[str]]:
-    """The table of a benchmark's folder, or of these runs in it; and what could not be read."""
+    """The table of a benchmark's folder, or of these runs in it; and what is to be said beside it."""
     for word, known, option in ((spread, tables.SPREADS, "spread"), (select, ("none", "shared", "target"), "select")):
         if word not in known:
             raise RecipeError(f"there is no {option} {word!r}; there are {', '.join(known)}")
@@ -121,16 +167,20 @@ def table(
     if not found:
         raise RunError(f"there is no run with a target in {out}" + "".join(f"; {problem}" for problem in problems))
     rows = tables.rows(found, spread=spread, select=select)  # type: ignore[arg-type]
-    notes = _departures(found) if compare == "paper" else []
+    notes = [_chosen(row) for row in rows if row.chosen]
     if any(result.recipe.method in ("arm", "mtl") for result in found):
         notes.append("ARM and MTL see the other images of a batch, here in fixed order.")
-    return render(rows, form, spread=spread, baseline=baseline, compare=compare, notes=notes), problems  # type: ignore[arg-type]
+    text = render(rows, form, spread=spread, baseline=baseline, compare=compare, notes=notes)  # type: ignore[arg-type]
+    return text, [*problems, *(notes if form in ("csv", "json") else [])]
 
 
-def _departures(found: Sequence[results.Result]) -> list[str]:
-    """In what our runs differ from the published setting."""
-    named = dict.fromkeys(words for result in found for words in paper.departures(result.recipe))
-    return [f"Ours differ from the published setting: {'; '.join(named)}."] if named else []
+def _chosen(row: tables.Row) -> str:
+    """What a grid's search chose, and whether it is as the paper remarks of its own optima: beta <= alpha."""
+    settings = row.results[0].recipe.optimizer_settings
+    ordered = ""
+    if "alpha" in settings and "beta" in settings:
+        ordered = ", beta <= alpha" if settings["beta"] <= settings["alpha"] else ", beta > alpha"
+    return f"{row.key.label} on {row.key.data}: {row.chosen} chosen by source validation{ordered}."
 
 
 def _told(outcome: Outcome, out: Path) -> int:
@@ -147,18 +197,18 @@ def _told(outcome: Outcome, out: Path) -> int:
     return 0
 
 
-def _listed(name: str, text: str) -> Any:
+def _listed(name: str, given: Any) -> Any:
     """ "adam,sam" as a list; a single word as itself."""
-    words = [word.strip() for word in text.split(",")]
-    if name == "method" and words == [plan.ALL]:
+    words = [word.strip() for word in given.split(",")] if isinstance(given, str) else given
+    found: list[Any] = list(words) if isinstance(words, (list, tuple, range)) else [words]
+    if name == "method" and found == [plan.ALL]:
         from mecam.methods import METHODS
 
         return list(METHODS)
     if name in NUMBERS:
         try:
-            found: list[Any] = [int(word) for word in words]
+            found = [int(word) for word in found]
         except ValueError:
             option = "seeds" if name == "seed" else name
-            raise RecipeError(f"--{option} {text} is not a list of whole numbers such as 0,1,2") from None
-        return found if len(found) > 1 else found[0]
-    return words if len(words) > 1 else words[0]
+            raise RecipeError(f"--{option} {given} is not a list of whole numbers such as 0,1,2") from None
+    return found[0] if len(found) == 1 else found

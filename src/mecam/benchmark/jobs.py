@@ -11,6 +11,7 @@ from mecam.recipe import Recipe
 
 Kind = Literal["started", "progress", "done", "failed", "stopped", "elsewhere"]
 ENDED = ("done", "failed", "stopped")
+ELSEWHERE_EVERY = 2.0  # seconds between two looks at a run that another benchmark has claimed
 
 
 @dataclass(frozen=True)

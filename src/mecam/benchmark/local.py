@@ -6,19 +6,19 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import threading
 import time
-from collections import deque
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import FrameType
 
-from mecam.benchmark.jobs import Event, Watch
+from mecam.benchmark.jobs import ELSEWHERE_EVERY, ENDED, Event, Watch
 from mecam.recipe import Recipe
 
-ELSEWHERE_EVERY = 2.0  # seconds between two looks at a run that another benchmark has claimed
+LISTEN_EVERY = 0.5  # seconds to wait for an event before looking around
 
 
 @dataclass
@@ -26,7 +26,6 @@ class _Worker:
     """A process and what it is doing."""
 
     name: str
-    device: str
     process: BaseProcess
     pipe: Connection
     recipe: Recipe | None = None
@@ -49,88 +48,114 @@ class LocalEngine:
         self.devices = _devices(device)
         self.count = workers or (max(1, (os.cpu_count() or 1) // 2) if self.devices == ["cpu"] else len(self.devices))
         self.retries = retries
-        self._workers: list[_Worker] = []
 
     def run(self, recipes: Sequence[Recipe], out: Path, watch: Watch) -> None:
-        queue, tries = deque(recipes), dict.fromkeys((recipe.run_id for recipe in recipes), 0)
-        elsewhere: deque[tuple[float, Recipe]] = deque()
-        stopping = False
+        _Benchmark(self, out, watch).run(recipes)
 
-        def stop(number: int, _frame: FrameType | None) -> None:
-            nonlocal stopping
-            stopping = True
-            for worker in self._workers:
-                if worker.recipe is not None and number == signal.SIGTERM:  # a terminal sends Ctrl-C to all itself
-                    worker.process.terminate()
 
-        former = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+class _Benchmark:
+    """One benchmark: what waits, what its processes do, what came of it."""
+
+    def __init__(self, engine: LocalEngine, out: Path, watch: Watch) -> None:
+        self.engine, self.out, self.watch = engine, out, watch
+        self.waiting: deque[Recipe] = deque()
+        self.elsewhere: deque[tuple[float, Recipe]] = deque()
+        self.died: Counter[str] = Counter()
+        self.workers: list[_Worker] = []
+        self.stopping = False
+
+    def run(self, recipes: Sequence[Recipe]) -> None:
+        from mecam.training.interrupt import StopSignals  # brings torch, which a worker imports when it is ready for it
+
+        self.waiting.extend(recipes)
         try:
-            self._workers = [self._start(number, out) for number in range(min(self.count, len(recipes)))]
-            while (not stopping and (queue or elsewhere)) or any(w.recipe is not None for w in self._workers):
-                while elsewhere and elsewhere[0][0] < time.monotonic():
-                    queue.append(elsewhere.popleft()[1])
-                for worker in self._workers:
-                    if worker.recipe is None and queue and not stopping:
-                        worker.recipe = queue.popleft()
-                        worker.pipe.send(worker.recipe.to_dict())
-                busy = [worker for worker in self._workers if worker.recipe is not None]
-                for ready in wait([worker.pipe for worker in busy], timeout=0.5):
-                    worker = next(w for w in busy if w.pipe is ready)
-                    recipe = worker.recipe
-                    assert recipe is not None
-                    event = self._receive(worker, recipe)
-                    if event.kind == "failed" and not worker.process.is_alive():
-                        self._workers[self._workers.index(worker)] = self._start(self._workers.index(worker), out)
-                        tries[recipe.run_id] += 1
-                        if tries[recipe.run_id] <= self.retries and not stopping:
-                            queue.append(recipe)
-                            continue
-                    if event.kind in ("done", "failed", "stopped", "elsewhere"):
-                        worker.recipe = None
-                    if event.kind == "elsewhere":
-                        elsewhere.append((time.monotonic() + ELSEWHERE_EVERY, recipe))
-                    watch(event)
-            for recipe in (*queue, *(recipe for _, recipe in elsewhere)):
-                watch(Event(recipe.run_id, "stopped", message="not begun"))
+            with StopSignals() as signals:
+                for number in range(min(self.engine.count, len(recipes))):
+                    self.workers.append(self._start(number))
+                while self._busy() or ((self.waiting or self.elsewhere) and not self.stopping):
+                    if signals.received and not self.stopping:
+                        self.stopping = True
+                        for worker in self._busy():
+                            worker.process.terminate()  # its run saves itself
+                    if not self.stopping:
+                        self._hand_out()
+                    self._listen()
+            for recipe in (*self.waiting, *(recipe for _, recipe in self.elsewhere)):
+                self.watch(Event(recipe.run_id, "stopped", message="not begun"))
         finally:
-            for number, handler in former.items():
-                signal.signal(number, handler)
             self._end()
 
-    def _receive(self, worker: _Worker, recipe: Recipe) -> Event:
-        try:
-            event: Event = worker.pipe.recv()
-        except (EOFError, ConnectionResetError):
-            worker.process.join(timeout=5)
-            code = worker.process.exitcode
-            how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
-            return Event(recipe.run_id, "failed", message=f"its process died ({how})", worker=worker.name)
-        return event
+    def _busy(self) -> list[_Worker]:
+        return [worker for worker in self.workers if worker.recipe is not None]
 
-    def _start(self, number: int, out: Path) -> _Worker:
+    def _hand_out(self) -> None:
+        while self.elsewhere and self.elsewhere[0][0] < time.monotonic():
+            self.waiting.append(self.elsewhere.popleft()[1])
+        for number, worker in enumerate(self.workers):
+            if worker.recipe is None and self.waiting:
+                if not worker.process.is_alive():
+                    worker = self.workers[number] = self._start(number)
+                worker.recipe = self.waiting.popleft()
+                with contextlib.suppress(OSError):  # it died just now, which its pipe will tell
+                    worker.pipe.send(worker.recipe.to_dict())
+
+    def _listen(self) -> None:
+        busy = self._busy()
+        for ready in wait([worker.pipe for worker in busy], timeout=LISTEN_EVERY):
+            worker = next(worker for worker in busy if worker.pipe is ready)
+            recipe = worker.recipe
+            assert recipe is not None
+            try:
+                event: Event = worker.pipe.recv()
+            except (EOFError, ConnectionResetError):
+                worker.recipe = None
+                self._bury(worker, recipe)
+                continue
+            if event.kind in (*ENDED, "elsewhere"):
+                worker.recipe = None
+            if event.kind == "elsewhere":
+                self.elsewhere.append((time.monotonic() + ELSEWHERE_EVERY, recipe))
+            self.watch(event)
+
+    def _bury(self, worker: _Worker, recipe: Recipe) -> None:
+        """Try a run again whose process died; another takes its place when there is something to do."""
+        worker.process.join(timeout=5)
+        code = worker.process.exitcode
+        self.died[recipe.run_id] += 1
+        if self.stopping:
+            self.watch(Event(recipe.run_id, "stopped", message="not finished", worker=worker.name))
+        elif self.died[recipe.run_id] <= self.engine.retries:
+            self.waiting.append(recipe)
+        else:
+            how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
+            self.watch(Event(recipe.run_id, "failed", message=f"its process died ({how})", worker=worker.name))
+
+    def _start(self, number: int) -> _Worker:
         context = multiprocessing.get_context("spawn")  # a fork of a process that has used CUDA or threads may hang
         ours, theirs = context.Pipe()
-        device, name = self.devices[number % len(self.devices)], f"worker {number}"
-        threads = int(os.environ.get("OMP_NUM_THREADS", 0)) or max(1, (os.cpu_count() or 1) // self.count)
-        process = context.Process(target=_serve, args=(theirs, out, device, threads, name), name=name, daemon=True)
-        process.start()
+        device, name = self.engine.devices[number % len(self.engine.devices)], f"worker {number}"
+        threads = int(os.environ.get("OMP_NUM_THREADS", 0)) or max(1, (os.cpu_count() or 1) // self.engine.count)
+        process = context.Process(target=_serve, args=(theirs, self.out, device, threads, name), name=name, daemon=True)
+        with _deaf_to_ctrl_c():  # which is for the benchmark, and its to pass on: a child inherits the deafness
+            process.start()
         theirs.close()
-        return _Worker(name, device, process, ours)
+        return _Worker(name, process, ours)
 
     def _end(self) -> None:
-        for worker in self._workers:
+        for worker in self.workers:
             with contextlib.suppress(OSError):
                 worker.pipe.send(None)
-        for worker in self._workers:
+            if worker.recipe is not None:  # the benchmark ends by an error, or by a second Ctrl-C
+                worker.process.terminate()
+        for worker in self.workers:
             worker.process.join(timeout=10)
             if worker.process.is_alive():
                 worker.process.kill()
-        self._workers = []
 
 
 def _serve(pipe: Connection, out: Path, device: str, threads: int, name: str) -> None:
     """A worker process: recipes in, events out."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a run listens to it; between runs there is nothing to save
+    os.setpgid(0, 0)  # out of the terminal's reach, whose Ctrl-C a run would hear
     # threads that spin while they wait bring a machine with more threads than cores, another benchmark's say, to a halt
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
@@ -141,6 +166,18 @@ def _serve(pipe: Connection, out: Path, device: str, threads: int, name: str) ->
     with contextlib.suppress(EOFError, BrokenPipeError):  # the benchmark itself was killed
         for values in iter(pipe.recv, None):
             work(Recipe(**values), out, device, pipe.send, name)
+
+
+@contextlib.contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # signals belong to the main thread
+        yield
+        return
+    former = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, former)
 
 
 def _devices(device: str) -> list[str]:

@@ -13,11 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 
-from mecam.benchmark.tables import AVERAGE, Row
+from mecam.benchmark.tables import AVERAGE, Key
 from mecam.recipe import Recipe
 
-SETTING = {"backbone": "resnet50", "steps": 5000, "batch": 32, "image_size": 224}
+SETTING = {"batch": 32, "image_size": 224, "holdout": 0.2, "selection": "validation"}
+V1 = "timm/resnet50.tv_in1k"  # ResNet-50 with the weights they start from
+STEPS = {"DomainNet": 15000}  # elsewhere 5000
+ALL = "Average"  # of the data sets, in the tables that have them side by side
 TARGETS = {  # as in the tables: as in the folders
     "PACS": {"Art": "art_painting", "Cartoon": "cartoon", "Photo": "photo", "Sketch": "sketch"},
     "VLCS": {"Caltech": "Caltech101", "LabelMe": "LabelMe", "SUN": "SUN09", "VOC": "VOC2007"},
@@ -42,11 +46,6 @@ class Published:
     source: str
     label: str  # of the table in the paper
 
-    @property
-    def words(self) -> str:
-        spread = "" if self.spread is None else f" ± {self.spread:.1f}"
-        return f"{self.mean:.1f}{spread} [{self.algorithm}, {self.label}, {self.source}]"
-
 
 @cache
 def published() -> tuple[Published, ...]:
@@ -67,36 +66,52 @@ def published() -> tuple[Published, ...]:
         )
 
 
-def beside(row: Row, target: str) -> list[Published]:
-    """The published cells of this row's algorithm on this data set and target."""
-    names = _names(row.key.method, row.key.optimizer, row.key.averaging)
-    return [
-        cell
-        for cell in published()
-        if _plain(cell.data) == _plain(row.key.data) and cell.target == target and _plain(cell.algorithm) in names
-    ]
+def beside(key: Key, target: str, data: str | None = None) -> list[Published]:
+    """The published cells of this row's algorithm on a target; `data` is the row's, or another, or ALL."""
+    place = _plain(data or key.data), target
+    names = _names(key.method, key.optimizer, key.averaging)
+    return [cell for name in names for cell in _by_place().get((*place, name), ())]
 
 
 def departures(recipe: Recipe) -> list[str]:
     """In what a run's setting differs from the published ones'."""
-    found = [f"{name} {getattr(recipe, name)}, not {value}" for name, value in SETTING.items()
-             if getattr(recipe, name) != value and not (name == "steps" and recipe.steps == 15000)]  # fmt: skip
-    if recipe.weights is None:
+    expected = SETTING | {"steps": next((n for name, n in STEPS.items() if _same(name, recipe.data)), 5000)}
+    found = [
+        f"{name} {getattr(recipe, name)}, not {value}"
+        for name, value in expected.items()
+        if getattr(recipe, name) != value
+    ]
+    if recipe.backbone not in ("resnet50", V1):
+        found.append(f"backbone {recipe.backbone}, not resnet50")
+    if recipe.weights is None and not (recipe.backbone == V1 and recipe.pretrained):
         found.append("no ImageNet-1k V1 weights given")
     return found
 
 
-def _names(method: str, optimizer: str, averaging: str) -> set[str]:
+@cache
+def _by_place() -> dict[tuple[str, str, str], list[Published]]:
+    """The cells by data set, target and algorithm, in plain letters."""
+    found: dict[tuple[str, str, str], list[Published]] = {}
+    for cell in published():
+        found.setdefault((_plain(cell.data), cell.target, _plain(cell.algorithm)), []).append(cell)
+    return found
+
+
+def _names(method: str, optimizer: str, averaging: str) -> list[str]:
     """How the paper may call a combination, in plain letters."""
     optimizers: Sequence[str] = SAME.get(optimizer, (optimizer,))
     if method == "erm":
         heads = [*optimizers]
     elif optimizer == "adam":
-        heads = [method, *(f"Adam{method}",)]
+        heads = [method, f"Adam{method}"]
     else:
         heads = [f"{name}{method}" for name in optimizers]
     tail = "" if averaging == "none" else averaging
-    return {_plain(f"{head}{tail}") for head in heads}
+    return [_plain(f"{head}{tail}") for head in heads]
+
+
+def _same(published: str, data: str) -> bool:
+    return _plain(published) == _plain(Path(data).name)
 
 
 def _plain(name: str) -> str:

@@ -44,6 +44,11 @@ def read(path: Path) -> Experiment:
     if unknown or not values.get("runs"):
         what = f"has an unknown entry {sorted(unknown)[0]!r}" if unknown else "has no [[runs]]"
         raise RecipeError(f"{path} {what}; an experiment has title, about, [common], [[runs]] and [small]")
+    tables = {"common": [values.get("common", {})], "runs": values["runs"], "small": [values.get("small", {})]}
+    for name, among in tables.items():
+        if not isinstance(among, list) or not all(isinstance(table, dict) for table in among):
+            expected = "[[runs]] tables" if name == "runs" else f"a table [{name}]"
+            raise RecipeError(f"{path}: {name} must be {expected}")
     blocks = tuple({**values.get("common", {}), **block} for block in values["runs"])
     return Experiment(values.get("title", path.stem), blocks, values.get("about", ""), values.get("small", {}))
 
@@ -92,6 +97,9 @@ def data_sets(blocks: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _product(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for name in SETTINGS:
+        if not isinstance(block.get(name, {}), dict):
+            raise RecipeError(f"{name}={block[name]!r} is not a table; give {name}.rho=0.1, say")
     leaves: list[tuple[tuple[str, ...], Any]] = [
         ((name, key), value) for name in SETTINGS for key, value in block.get(name, {}).items()
     ]

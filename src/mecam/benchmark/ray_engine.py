@@ -7,10 +7,8 @@ driver puts into the output folder. Packed data travels to a node once, and only
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
-import shutil
 import signal
 import socket
 import tempfile
@@ -18,30 +16,26 @@ import threading
 import time
 import warnings
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from mecam import __version__
-from mecam.benchmark.jobs import ENDED, Event, Watch
-from mecam.benchmark.worker import LOG, TIMING, work
+from mecam.benchmark._parcel import Parcel
+from mecam.benchmark.jobs import ELSEWHERE_EVERY, ENDED, Event, Watch
+from mecam.benchmark.worker import LOG, work
 from mecam.data.domains import DataError
-from mecam.data.open import SHAPES, cache_folder, open_data
-from mecam.data.store import DATA, HEADER, INDEX, NAMES, Store, is_store
 from mecam.recipe import Recipe
 from mecam.runs import ClaimedError, RunError, RunFolder, claim, write_atomic
+from mecam.runs.claim import NAME as CLAIM
 from mecam.training.interrupt import StopSignals
 
 RUN, DONE = "run.json", "done.json"
-# done.json says that the others are there: it is written last
-FILES = (RUN, "records.jsonl", "model.safetensors", "predictions.safetensors", LOG, TIMING, DONE)
-ELSEWHERE_EVERY = 2.0  # seconds between two looks at a run that another benchmark has claimed
 LISTEN_EVERY = 0.25  # seconds between two looks at the mailbox
 GRACE = 30.0  # seconds in which cancelled runs may save themselves
 MOST_IN_FLIGHT = 500  # each holds an open file, of which a process has 1024
-PIECE = 64 << 20  # bytes of a data set in one Ray object
 LOCAL_OBJECTS = 128 << 20  # bytes of Ray's object store on this machine alone, where files do not go through it
 
 
@@ -97,67 +91,12 @@ class RayEngine:
             return
         most = {name: max((node.get(name, 0) for node in nodes), default=0) for name in ("CPU", "GPU")}
         message = (
-            f"no node has room for a run of {self.cpus} CPUs and {self.gpus} GPUs: the largest has "
+            f"no node has room for a run of {self.cpus:g} CPUs and {self.gpus:g} GPUs: the largest has "
             f"{most['CPU']:g} CPUs and {most['GPU']:g} GPUs"
         )
         if alone:
             raise ValueError(f"{message}; give less to a run")
         warnings.warn(f"{message}. Runs wait until such a node joins the cluster", stacklevel=3)
-
-
-@dataclass(frozen=True)
-class _Parcel:
-    """A packed data set on its way to the nodes: where it lies, and its content if some node does not see it there."""
-
-    path: Path
-    fingerprint: str
-    pieces: Mapping[str, Sequence[Any]] | None = None  # Ray objects of each file, in order
-
-    @staticmethod
-    def of(data: str) -> _Parcel | None:
-        """None for the embedded set, which every node draws itself."""
-        found = None if data == SHAPES else open_data(data)
-        return _Parcel(found.path.absolute(), found.fingerprint) if isinstance(found, Store) else None
-
-    def packed(self) -> _Parcel:
-        """With its content, in Ray's object store: what does not fit there, Ray keeps on the disk."""
-        if self.pieces is not None:
-            return self
-        ray, files = _import_ray(), (DATA, INDEX, NAMES, HEADER)
-        return replace(self, pieces={name: [ray.put(piece) for piece in _pieces(self.path / name)] for name in files})
-
-    def open(self) -> Store | None:
-        """The data set on this node; None if it is not there and its content did not come along."""
-        with contextlib.suppress(DataError, OSError):
-            seen = Store(self.path)
-            if seen.fingerprint == self.fingerprint:
-                return seen
-        stores = cache_folder() / "stores"
-        place, unfinished = stores / self.fingerprint, stores / f".{self.fingerprint}.part"
-        if is_store(place):
-            return Store(place)
-        if self.pieces is None:
-            return None
-        stores.mkdir(parents=True, exist_ok=True)
-        with (stores / f".{self.fingerprint}.lock").open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not is_store(place):  # not written while this process waited
-                self._write(unfinished)
-                unfinished.rename(place)
-        return Store(place)
-
-    def _write(self, folder: Path) -> None:
-        ray = _import_ray()
-        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
-        folder.mkdir()
-        try:
-            for name, pieces in (self.pieces or {}).items():
-                with (folder / name).open("wb") as file:
-                    for piece in pieces:
-                        file.write(ray.get(piece))
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
 
 
 @dataclass(frozen=True)
@@ -178,7 +117,7 @@ class _Benchmark:
         self.elsewhere: deque[tuple[float, Recipe]] = deque()
         self.flights: dict[Any, _Flight] = {}  # by the Ray object that will hold the answer
         self.lost: Counter[str] = Counter()
-        self.parcels: dict[str, _Parcel | None] = {}
+        self.parcels: dict[str, Parcel | None] = {}
         self.stopping = False
         self.mailbox = _mailbox()
         # losses are counted here, where the claim is held: Ray itself tries nothing again
@@ -222,7 +161,7 @@ class _Benchmark:
                     if not self.shared:  # there, the process that runs it claims it
                         held.enter_context(claim(self.out / recipe.run_id))
                     if recipe.data not in self.parcels:
-                        self.parcels[recipe.data] = _Parcel.of(recipe.data)
+                        self.parcels[recipe.data] = Parcel.of(recipe.data)
                 except ClaimedError:
                     self._wait_for(recipe)
                     continue
@@ -315,13 +254,12 @@ class _Benchmark:
         log = folder.path / LOG
         if LOG in files and log.exists():
             files = {**files, LOG: log.read_bytes() + files[LOG]}
-        for name in FILES:
-            if name in files:
-                write_atomic(folder.path / name, files[name])
+        for name in sorted(files, key=DONE.__eq__):  # which says that the others are there: last
+            write_atomic(folder.path / name, files[name])
 
 
 def _run(
-    recipe: Recipe, run_id: str, out: Path | None, device: str, threads: int, parcel: _Parcel | None, mailbox: Any
+    recipe: Recipe, run_id: str, out: Path | None, device: str, threads: int, parcel: Parcel | None, mailbox: Any
 ) -> tuple[Event, dict[str, bytes]] | None:
     """A task, on some node: how the run ended, and its files if it was not written to `out`; None: data is wanted."""
     import torch
@@ -350,11 +288,15 @@ def _run(
     with tempfile.TemporaryDirectory(prefix="mecam-") as scratch:
         work(recipe, out or Path(scratch), device, tell, worker, data=data)
         if out is None:
-            folder = Path(scratch) / run_id
-            files = {name: (folder / name).read_bytes() for name in FILES if (folder / name).exists()}
+            files = _files(Path(scratch) / run_id)
     with contextlib.suppress(ray.exceptions.RayError):
         ray.get(mailbox.put.remote(None))  # calls arrive in order: what was told is there before the end is
     return end, files
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    """All that a run has written, but its claim and its checkpoint."""
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file() and file.name != CLAIM}
 
 
 def _mailbox() -> Any:
@@ -421,12 +363,6 @@ def _import_ray() -> Any:
     except Exception as error:  # not there, or broken
         raise ImportError(f"Ray cannot be used ({error}): pip install 'mecam[ray]'") from error
     return ray
-
-
-def _pieces(file: Path) -> Iterator[bytes]:
-    with file.open("rb") as content:
-        while piece := content.read(PIECE):
-            yield piece
 
 
 def _first_line(error: Exception) -> str:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
+import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from mecam.benchmark import paper
-from mecam.benchmark.tables import AVERAGE, Cell, Difference, Row, Spread, difference, rank_averages, records
+from mecam.benchmark.tables import AVERAGE, Cell, Difference, Key, Row, Spread, difference, rank_averages
 
-Escape = Callable[[str], str]
 CAPTIONS = {"stderr": "standard error over trials (ddof 0)", "std": "standard deviation over trials (ddof 0)"}
+OTHER = "†"  # beside a row of ours whose setting is not the published one
 
 
 def render(
@@ -34,25 +37,30 @@ def render(
         raise ValueError(f"format {form!r} is not known; {', '.join(FORMS)} are")
     if compare not in (None, "paper"):
         raise ValueError(f"there is nothing called {compare!r} to compare with; paper is")
+    against = _baselines(table, baseline)
     if form == "json":
-        return json.dumps(records(table), indent=2)
+        return json.dumps(_records(table, against, compare), indent=2)
     if form == "csv":
-        return _csv(table)
-    grids = [
-        _grid([row for row in table if row.key.data == data], baseline, compare)
-        for data in dict.fromkeys(row.key.data for row in table)
-    ]
+        return _csv(_records(table, against, compare))
+    sets = dict.fromkeys(row.key.data for row in table)
+    grids = [_grid([row for row in table if row.key.data == data], baseline, against, compare) for data in sets]
     if len(grids) > 1:
-        grids.append(_across(table))
-    caption = f"Accuracy on the unseen domain, percent: mean ± {CAPTIONS[spread]}."
-    return FORMS[form](grids, " ".join([caption, *notes]))
+        grids.append(_across(table, compare))
+    lines = [f"Accuracy on the unseen domain, percent: mean ± {CAPTIONS[spread]}.", *notes]
+    differing = dict.fromkeys(words for row in table for words in _departures(row)) if compare else {}
+    if differing:
+        lines.append(f"{OTHER}: differs from the published setting: {'; '.join(differing)}.")
+    return _TEXTS[form](grids, " ".join(lines))
 
 
+@dataclass(frozen=True)
 class Grid:
-    """A title, a header and rows of cells; `best` marks those in bold."""
+    """A title, a header and rows of cells."""
 
-    def __init__(self, title: str, header: list[str], body: list[list[str]], best: set[tuple[int, int]]) -> None:
-        self.title, self.header, self.body, self.best = title, header, body, best
+    title: str
+    header: list[str]
+    body: list[list[str]]
+    best: set[tuple[int, int]]  # row and column of what is in bold
 
 
 def cell_words(cell: Cell) -> str:
@@ -69,70 +77,141 @@ def difference_words(found: Difference | None) -> str:
     return f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}], n={found.pairs}"
 
 
-def _grid(rows: Sequence[Row], baseline: str | None, compare: str | None) -> Grid:
-    targets = list(rows[0].cells)
-    ranks = rank_averages(rows)
+def _baselines(table: Sequence[Row], label: str | None) -> dict[str, Row]:
+    """By data set, the row to take differences to."""
+    found = {row.key.data: row for row in table if row.key.label == label}
+    if label is not None and not found:
+        labels = ", ".join(dict.fromkeys(row.key.label for row in table))
+        raise ValueError(f"there is no row {label!r} to compare with; there are {labels}")
+    return found
+
+
+def _grid(rows: Sequence[Row], baseline: str | None, against: Mapping[str, Row], compare: str | None) -> Grid:
+    targets, ranks = list(rows[0].cells), rank_averages(rows)
     header = ["", *targets, "rank", "runs"]
-    against = None
     if baseline is not None:
-        against = next((row for row in rows if row.key.label == baseline), None)
-        if against is None:
-            labels = ", ".join(row.key.label for row in rows)
-            raise ValueError(f"there is no row {baseline!r} to compare with; there are {labels}")
         header.append(f"minus {baseline} [95 % CI]")
-    body, best = [], set()
-    for column, target in enumerate(targets, start=1):
-        means = [row.cells[target].mean for row in rows]
-        top = max((round(mean, 1) for mean in means if mean is not None), default=None)
-        best |= {(number, column) for number, mean in enumerate(means) if mean is not None and round(mean, 1) == top}
+    body: list[list[str]] = []
+    places = []
     for row in rows:
+        places.append(len(body))
         rank = f"{ranks[row.key]:.1f}" if row.key in ranks else "–"
-        line = [row.key.label, *(cell_words(row.cells[t]) for t in targets), rank, str(row.cells[AVERAGE].runs)]
-        body.append([*line, difference_words(difference(row, against))] if against is not None else line)
-    if compare == "paper":
-        body, best = _with_published(rows, targets, body, best)
+        cells = [cell_words(row.cells[target]) for target in targets]
+        line = [_label(row, compare), *cells, rank, str(row.cells[AVERAGE].runs)]
+        if baseline is not None:
+            line.append(difference_words(_difference(row, against)))
+        body.append(line)
+        if compare:
+            body += _published(row.key, [(row.key.data, target) for target in targets], len(header))
+    means = [[row.cells[target].mean for row in rows] for target in targets]
+    best = {(places[number], column) for column, among in enumerate(means, start=1) for number in _best(among)}
     return Grid(rows[0].key.data, header, body, best)
 
 
-def _with_published(
-    rows: Sequence[Row], targets: Sequence[str], body: list[list[str]], best: set[tuple[int, int]]
-) -> tuple[list[list[str]], set[tuple[int, int]]]:
-    """Below each row the published ones of its algorithm, one a table and source."""
-    lines: list[list[str]] = []
-    place: dict[int, int] = {}
-    for number, (row, line) in enumerate(zip(rows, body, strict=True)):
-        place[number] = len(lines)
-        lines.append(line)
-        cells = {target: paper.beside(row, target) for target in targets}
-        origins = dict.fromkeys((c.label, c.algorithm, c.source) for found in cells.values() for c in found)
-        for label, algorithm, source in origins:
-            words = []
-            for target in targets:
-                match = [c for c in cells[target] if (c.label, c.algorithm, c.source) == (label, algorithm, source)]
-                spread = "" if not match or match[0].spread is None else f" ± {match[0].spread:.1f}"
-                words.append(f"{match[0].mean:.1f}{spread}" if match else "")
-            lines.append([f"  paper: {algorithm} ({label}, {source})", *words, *[""] * (len(line) - len(words) - 1)])
-    return lines, {(place[number], column) for number, column in best}
-
-
-def _across(table: Sequence[Row]) -> Grid:
+def _across(table: Sequence[Row], compare: str | None) -> Grid:
     """The averages of all data sets side by side."""
     sets = list(dict.fromkeys(row.key.data for row in table))
-    labels = list(dict.fromkeys(row.key.label for row in table))
-    found: Mapping[tuple[str, str], Cell] = {(r.key.label, r.key.data): r.cells[AVERAGE] for r in table}
-    body = []
-    for label in labels:
-        cells = [found.get((label, data), Cell(None, None, 0, 0)) for data in sets]
-        means = [cell.mean for cell in cells if cell.mean is not None]
-        total = f"{sum(means) / len(means):.1f}" if len(means) == len(sets) else "–"
-        body.append([label, *map(cell_words, cells), total])
-    return Grid("all data sets", ["", *sets, AVERAGE], body, set())
+    groups: dict[str, dict[str, Row]] = {}
+    for row in table:
+        groups.setdefault(row.key.label, {})[row.key.data] = row
+    body: list[list[str]] = []
+    places, averages = [], []
+    for label, found in groups.items():
+        places.append(len(body))
+        cells = [found[data].cells[AVERAGE] if data in found else Cell(None, None, 0, 0) for data in sets]
+        means = [cell.mean for cell in cells]
+        total = statistics.fmean(mean for mean in means if mean is not None) if None not in means else None
+        averages.append([*means, total])
+        mark = f" {OTHER}" if compare and any(map(_departures, found.values())) else ""
+        body.append([label + mark, *map(cell_words, cells), cell_words(Cell(total, None, 0, 0))])
+        if compare:
+            key = next(iter(found.values())).key
+            lines = _published(key, [(data, AVERAGE) for data in (*sets, paper.ALL)], len(sets) + 2)
+            body += [line for line in lines if sum(map(bool, line[1:])) > 1]  # of tables with several data sets
+    columns = enumerate(zip(*averages, strict=True), start=1)
+    best = {(places[number], column) for column, among in columns for number in _best(among)}
+    return Grid("all data sets", ["", *sets, AVERAGE], body, best)
 
 
-def _csv(table: Sequence[Row]) -> str:
-    lines, text = records(table), io.StringIO()
-    names = ["data", "target", "method", "optimizer", "averaging", "variant", "mean", "spread", "runs", "missing"]
-    writer = csv.DictWriter(text, names, lineterminator="\n")
+def _published(key: Key, columns: Sequence[tuple[str, str]], width: int) -> list[list[str]]:
+    """The published rows of this algorithm, one a table and source; a column is a data set and a target."""
+    cells = [paper.beside(key, target, data) for data, target in columns]
+    lines = []
+    for origin in dict.fromkeys(_origin(cell) for found in cells for cell in found):
+        matches = [next((cell for cell in found if _origin(cell) == origin), None) for found in cells]
+        words = ["" if cell is None else cell_words(Cell(cell.mean, cell.spread, 0, 0)) for cell in matches]
+        lines.append([f"  paper: {origin}", *words, *[""] * (width - len(words) - 1)])
+    return lines
+
+
+def _origin(cell: paper.Published) -> str:
+    return f"{cell.algorithm} ({cell.label}, {cell.source})"
+
+
+def _best(means: Sequence[float | None]) -> list[int]:
+    """The places of the best, as far as a digit after the point can tell."""
+    rounded = [None if mean is None else round(mean, 1) for mean in means]
+    top = max((mean for mean in rounded if mean is not None), default=None)
+    return [place for place, mean in enumerate(rounded) if mean is not None and mean == top]
+
+
+def _label(row: Row, compare: str | None) -> str:
+    return f"{row.key.label} {OTHER}" if compare and _departures(row) else row.key.label
+
+
+def _departures(row: Row) -> list[str]:
+    return list(dict.fromkeys(words for result in row.results for words in paper.departures(result.recipe)))
+
+
+def _difference(row: Row, against: Mapping[str, Row]) -> Difference | None:
+    return difference(row, against[row.key.data]) if row.key.data in against else None
+
+
+def _records(table: Sequence[Row], against: Mapping[str, Row], compare: str | None) -> list[dict[str, Any]]:
+    """The cells as plain records; what a row has as a whole is with its average."""
+    ranks, found = rank_averages(table), []
+    for row in table:
+        differs = _departures(row) if compare else []
+        for target, cell in row.cells.items():
+            whole = target == AVERAGE
+            record = {
+                "data": row.key.data,
+                "target": target,
+                "method": row.key.method,
+                "optimizer": row.key.optimizer,
+                "averaging": row.key.averaging,
+                "variant": row.key.variant or row.chosen,
+                **vars(cell),
+                "rank": ranks.get(row.key) if whole else None,
+            }
+            if against:
+                difference = _difference(row, against) if whole else None
+                record["difference"] = None if difference is None else vars(difference)
+            if compare:
+                record["differs"] = differs
+                record["published"] = [
+                    {"mean": other.mean, "spread": other.spread, "from": _origin(other)}
+                    for other in paper.beside(row.key, target)
+                ]
+            found.append(record)
+    return found
+
+
+def _csv(records: Sequence[dict[str, Any]]) -> str:
+    """A line a cell; a published one has a line of its own below ours, and `from` says where it stands."""
+    lines = []
+    for record in records:
+        line = {name: value for name, value in record.items() if name not in ("difference", "differs", "published")}
+        if "difference" in record:
+            of = record["difference"] or dict.fromkeys(("mean", "low", "high", "pairs"))
+            line |= {f"difference {name}": value for name, value in of.items()}
+        if "published" in record:
+            line |= {"differs": "; ".join(record["differs"]), "from": "ours"}
+        lines.append(line)
+        place = {name: line[name] for name in ("data", "target", "method", "optimizer", "averaging")}
+        lines += [{**place, **other} for other in record.get("published", ())]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
     return text.getvalue().rstrip("\n")
@@ -187,6 +266,7 @@ def _tex(text: str) -> str:
         "\\": r"\textbackslash{}",
         "±": r"$\pm$",
         "–": "--",
+        "†": r"$\dagger$",
         "~": r"\textasciitilde{}",
         "^": r"\textasciicircum{}",
     }
@@ -194,10 +274,9 @@ def _tex(text: str) -> str:
     return "".join(special.get(letter, letter) for letter in text)
 
 
-FORMS: Mapping[str, Callable[[Sequence[Grid], str], str]] = {
+_TEXTS: Mapping[str, Callable[[Sequence[Grid], str], str]] = {
     "terminal": _terminal,
     "markdown": _markdown,
     "latex": _latex,
-    "csv": lambda _grids, _caption: "",
-    "json": lambda _grids, _caption: "",
 }
+FORMS = (*_TEXTS, "csv", "json")

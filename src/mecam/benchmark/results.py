@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -12,6 +11,8 @@ from typing import Any
 from mecam.recipe import Recipe
 from mecam.runs import RunError, RunFolder
 
+DAMAGE = (ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged or foreign JSON file may end in
+AGAIN = "to run it again, remove that folder"
 ENTRIES = {entry.name for entry in fields(Recipe)}
 
 
@@ -22,7 +23,7 @@ class Result:
     path: Path
     recipe: Recipe
     accuracy: float | None  # on the unseen domain, percent; None: not finished
-    validation: float | None  # the mean over the sources' held-out parts, percent
+    validation: float | None  # the mean over the sources' held-out parts, percent; None: there are none
 
     @cached_property
     def data(self) -> str:
@@ -46,17 +47,25 @@ def read(out: Path | str) -> tuple[list[Result], list[str]]:
     for folder in sorted({file.parent for name in ("run.json", "done.json") for file in out.glob(f"*/{name}")}):
         try:
             result = _read(folder)
-        except (RunError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            problems.append(f"{folder}: {_why(error)}; it is left out")
+        except (RunError, OSError, *DAMAGE) as error:
+            problems.append(f"{folder} is left out: {_why(error)}")
             continue
         if result is not None:
             results.append(result)
     return results, problems
 
 
+def recipe_of(folder: Path) -> Recipe:
+    """The recipe in a run folder; an error for what is damaged, or of another version."""
+    values = RunFolder(folder).read_run()["recipe"]
+    unknown = set(values) - ENTRIES
+    if unknown:
+        raise ValueError(f"its recipe has entries of another version of mecam ({', '.join(sorted(unknown))})")
+    return Recipe(**values)
+
+
 def _read(folder: Path) -> Result | None:
-    run = RunFolder(folder)
-    recipe = _recipe(run.read_run()["recipe"])
+    run, recipe = RunFolder(folder), recipe_of(folder)
     if recipe.target is None:
         return None  # nothing unseen to report
     if not run.is_done():
@@ -67,21 +76,13 @@ def _read(folder: Path) -> Result | None:
         for split, metrics in result["splits"].items()
         if split.endswith(" out") and split != f"{recipe.target} out"
     ]
-    return Result(folder, recipe, 100 * float(result["target_accuracy"]), 100 * sum(held_out) / len(held_out))
-
-
-def _recipe(values: dict[str, Any]) -> Recipe:
-    unknown = set(values) - ENTRIES
-    if unknown:
-        raise ValueError(f"its recipe has entries of another version of mecam ({', '.join(sorted(unknown))})")
-    return Recipe(**values)
+    validation = 100 * sum(held_out) / len(held_out) if held_out else None
+    return Result(folder, recipe, 100 * float(result["target_accuracy"]), validation)
 
 
 def _why(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"a damaged file ({error})"
     if isinstance(error, (KeyError, TypeError, AttributeError)):
-        return f"a file without what was expected in it ({type(error).__name__}: {error})"
+        return f"a file of it lacks what was expected there ({type(error).__name__}: {error}); {AGAIN}"
     return str(error)
 
 

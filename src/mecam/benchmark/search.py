@@ -11,11 +11,11 @@ from mecam import methods
 from mecam.data.splits import seed_hash
 from mecam.optim.hyperparameters import Choice, Hyperparameter, LogUniform, Search, Uniform
 from mecam.optim.registry import find as find_optimizer
-from mecam.recipe import Recipe, make
+from mecam.recipe import PROTOCOL, Recipe, make
 
 LR, RHO, WEIGHT = (1e-6, 1e-5, 3e-5), (0.01, 0.05, 0.1, 0.2), (0.05, 0.1, 0.15, 0.2)
 GLOBAL: Mapping[str, Search] = {  # DomainBed's, for images of 224 pixels
-    "lr": LogUniform(-5, -3.5),
+    "lr": LogUniform(-5, -3.5),  # around Adam's on pretrained networks; for others in proportion to their default
     "weight_decay": LogUniform(-6, -2),
     "batch": LogUniform(3 * np.log10(2), 5.5 * np.log10(2)),
     "dropout": Choice((0.0, 0.1, 0.5)),
@@ -63,6 +63,7 @@ def _drawn(recipe: Recipe, draw: int) -> Recipe:
             continue  # its batch is its support
         value = _sample(search, recipe, draw, name)
         values[name] = int(value) if name == "batch" else value
+    values["lr"] *= _usual_lr(recipe) / PROTOCOL["lr"]
     method, optimizer = methods.registry.find(recipe.method), find_optimizer(recipe.optimizer)
     own: dict[str, Mapping[str, Hyperparameter]] = {"method_settings": method.hyperparameters}
     own["optimizer_settings"] = {
@@ -74,6 +75,10 @@ def _drawn(recipe: Recipe, draw: int) -> Recipe:
                 value = _sample(hyperparameter.search, recipe, draw, name)
                 values[table] = {**values[table], name: int(value) if hyperparameter.integer else value}
     return _remade(values)
+
+
+def _usual_lr(recipe: Recipe) -> float:
+    return make({"data": recipe.data, "optimizer": recipe.optimizer, "base": recipe.base}).lr
 
 
 def _sample(search: Search, recipe: Recipe, draw: int, name: str) -> float:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mecam.benchmark.results import Result
@@ -33,7 +34,7 @@ class Cell:
     missing: int  # begun or expected, and not finished
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Key:
     """A row: what was run on which data."""
 
@@ -58,6 +59,8 @@ class Row:
     key: Key
     cells: Mapping[str, Cell]
     values: Mapping[tuple[str, int], float]  # by target and seed
+    results: Sequence[Result] = field(compare=False)  # by target and seed
+    chosen: str = ""  # the settings that a search shared by all targets chose
 
 
 @dataclass(frozen=True)
@@ -80,18 +83,20 @@ def rows(results: Sequence[Result], *, spread: Spread = "stderr", select: Select
             and trial (DomainBed's search). The target's accuracy is never looked at.
     """
     groups: dict[Key, list[Result]] = {}
-    labels = variant_labels(results)
-    for result in results:
+    labels = _variant_labels(results)
+    for result in sorted(results, key=lambda result: (result.target, result.recipe.seed)):
         recipe = result.recipe
-        variant = labels[result.path]
-        groups.setdefault(Key(result.data, recipe.method, recipe.optimizer, recipe.averaging, variant), []).append(
-            result
-        )
+        key = Key(result.data, recipe.method, recipe.optimizer, recipe.averaging, labels[result.path])
+        groups.setdefault(key, []).append(result)
     if select != "none":
         groups = _selected(groups, select)
     targets = {data: sorted({r.target for r in results if r.data == data}) for data in {r.data for r in results}}
     seeds = {data: sorted({r.recipe.seed for r in results if r.data == data}) for data in targets}
-    return [_row(key, groups[key], targets[key.data], seeds[key.data], SPREADS[spread]) for key in sorted(groups)]
+    found = [
+        _row(key, groups[key], targets[key.data], seeds[key.data], SPREADS[spread])
+        for key in sorted(groups, key=_order)
+    ]
+    return [replace(row, chosen=labels[row.results[0].path]) for row in found] if select == "shared" else found
 
 
 def difference(row: Row, baseline: Row) -> Difference | None:
@@ -108,40 +113,24 @@ def difference(row: Row, baseline: Row) -> Difference | None:
 
 
 def rank_averages(table: Sequence[Row]) -> dict[Key, float]:
-    """The mean rank of each row over the targets that all rows of its data set have; 1 is best, ties share."""
+    """The mean rank over targets of each row that has all of its data set's, among such rows; 1 is best, ties share."""
     found: dict[Key, float] = {}
     for data in {row.key.data for row in table}:
-        among = [row for row in table if row.key.data == data]
-        targets = [t for t in among[0].cells if t != AVERAGE and all(row.cells[t].mean is not None for row in among)]
-        for row in among if targets else []:
-            ranks = []
-            for target in targets:
-                mine = row.cells[target].mean
-                means = [other.cells[target].mean for other in among]
-                better = sum(mean > mine for mean in means)  # type: ignore[operator]
-                ranks.append(better + (1 + sum(mean == mine for mean in means)) / 2)
-            found[row.key] = statistics.fmean(ranks)
+        whole: dict[Key, list[float]] = {}
+        for row in (row for row in table if row.key.data == data):
+            means = [cell.mean for target, cell in row.cells.items() if target != AVERAGE and cell.mean is not None]
+            if len(means) == len(row.cells) - 1:
+                whole[row.key] = means
+        columns = [sorted(column) for column in zip(*whole.values(), strict=True)]
+        for key, means in whole.items():
+            found[key] = statistics.fmean(_rank(mean, column) for mean, column in zip(means, columns, strict=True))
     return found
 
 
-def records(table: Sequence[Row]) -> list[dict[str, Any]]:
-    """The cells as plain records, for JSON and CSV."""
-    return [
-        {
-            "data": row.key.data,
-            "target": target,
-            "method": row.key.method,
-            "optimizer": row.key.optimizer,
-            "averaging": row.key.averaging,
-            "variant": row.key.variant,
-            "mean": cell.mean,
-            "spread": cell.spread,
-            "runs": cell.runs,
-            "missing": cell.missing,
-        }
-        for row in table
-        for target, cell in row.cells.items()
-    ]
+def _rank(mean: float, column: Sequence[float]) -> float:
+    """In an ascending column of which it is one; 1 is the largest, equal ones share."""
+    below, up_to = bisect_left(column, mean), bisect_right(column, mean)
+    return len(column) - up_to + (1 + up_to - below) / 2
 
 
 def _row(
@@ -159,7 +148,7 @@ def _row(
     whole = [seed for seed in seeds if all((target, seed) in values for target in targets)]
     averages = [statistics.fmean(values[target, seed] for target in targets) for seed in whole]
     cells[AVERAGE] = _cell(averages, len(values), len(targets) * len(seeds) - len(values), spread)
-    return Row(key, cells, values)
+    return Row(key, cells, values, results)
 
 
 def _cell(values: Sequence[float], runs: int, missing: int, spread: Callable[[Sequence[float]], float]) -> Cell:
@@ -168,7 +157,7 @@ def _cell(values: Sequence[float], runs: int, missing: int, spread: Callable[[Se
     return Cell(statistics.fmean(values), spread(values) if len(values) > 1 else None, runs, missing)
 
 
-def variant_labels(results: Sequence[Result]) -> dict[Any, str]:
+def _variant_labels(results: Sequence[Result]) -> dict[Any, str]:
     """For each result the settings in which the runs of its row differ: "rho=0.1"; "" where they do not."""
     groups: dict[tuple[str, ...], list[tuple[Result, dict[str, Any]]]] = {}
     for result in results:
@@ -184,6 +173,20 @@ def variant_labels(results: Sequence[Result]) -> dict[Any, str]:
         for result, variant in group:
             labels[result.path] = ", ".join(f"{short[name]}={variant[name]}" for name in differing if name in variant)
     return labels
+
+
+def _order(key: Key) -> tuple[object, ...]:
+    """Rows by name, and by the values of their settings: steps=25 before steps=100."""
+    pieces = (piece.rpartition("=") for piece in key.variant.split(", "))
+    values = [(name, _number(value), value) for name, _, value in pieces]
+    return key.data, key.method, key.optimizer, key.averaging, values
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.inf
 
 
 def _selected(groups: Mapping[Key, Sequence[Result]], select: Select) -> dict[Key, list[Result]]:

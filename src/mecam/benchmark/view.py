@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from mecam.benchmark.jobs import ENDED, Event, Watch
 
@@ -37,10 +37,18 @@ class Board:
     def __init__(self, total: int, finished: int = 0) -> None:
         self.total, self.finished, self.failed = total, finished, 0
         self.active: dict[str, _Active] = {}
+        self.elsewhere: set[str] = set()
         self._start, self._before = time.monotonic(), finished
 
-    def note(self, event: Event) -> None:
+    def note(self, event: Event) -> bool:
+        """Take note of it; whether it is worth a line."""
         now = time.monotonic()
+        known_elsewhere = event.run_id in self.elsewhere
+        self.elsewhere.discard(event.run_id)
+        if event.kind == "elsewhere":  # which is told at every look
+            self.active.pop(event.run_id, None)
+            self.elsewhere.add(event.run_id)
+            return not known_elsewhere
         if event.kind == "started":
             self.active[event.run_id] = _Active(event, now, 0)
         elif event.kind == "progress":
@@ -53,6 +61,7 @@ class Board:
             self.active.pop(event.run_id, None)
             self.finished += event.kind == "done"
             self.failed += event.kind == "failed"
+        return event.kind != "progress"
 
     def seconds_left(self) -> float | None:
         """Until all is done, at the pace of the runs that this session finished."""
@@ -63,7 +72,8 @@ class Board:
 
     def headline(self) -> str:
         failed = f", {self.failed} failed" if self.failed else ""
-        return f"{self.finished} of {self.total} runs done{failed}, {clock(self.seconds_left())} left"
+        elsewhere = f", {len(self.elsewhere)} in another process" if self.elsewhere else ""
+        return f"{self.finished} of {self.total} runs done{failed}{elsewhere}, {clock(self.seconds_left())} left"
 
 
 @contextmanager
@@ -74,26 +84,25 @@ def watching(total: int, finished: int, out: Path) -> Iterator[Watch]:
     with open(out / LOG, "a", encoding="utf-8") as log, _shown(board) as show:
 
         def watch(event: Event) -> None:
-            board.note(event)
-            if event.kind != "progress":
+            news = board.note(event)
+            if news:
                 log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {_line(event)}\n")
                 log.flush()
-            show(event)
+            show(event, news)
 
         yield watch
 
 
 @contextmanager
-def _shown(board: Board, stream: TextIO | None = None) -> Iterator[Watch]:
-    stream = stream or sys.stderr
-    if not stream.isatty():
-        yield lambda event: None if event.kind == "progress" else _print(f"{_line(event)}; {board.headline()}", stream)
+def _shown(board: Board) -> Iterator[Callable[[Event, bool], None]]:
+    if not sys.stderr.isatty():
+        yield lambda event, news: _print(f"{_line(event)}; {board.headline()}") if news else None
         return
     from rich.console import Console
     from rich.live import Live
 
-    with Live(_table(board), console=Console(file=stream), refresh_per_second=4) as live:
-        yield lambda event: live.update(_table(board))  # noqa: ARG005
+    with Live(_table(board), console=Console(stderr=True), refresh_per_second=4) as live:
+        yield lambda _event, _news: live.update(_table(board))
 
 
 def _table(board: Board) -> Table:
@@ -121,8 +130,8 @@ def _line(event: Event) -> str:
     return f"{event.run_id} {words.get(event.kind, 'is claimed by another process')}{accuracy}{unseen}{message}"
 
 
-def _print(line: str, stream: TextIO) -> None:
-    print(line, file=stream, flush=True)
+def _print(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _percent(value: float | None) -> str:

@@ -8,14 +8,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from mecam.benchmark.jobs import Event
 from mecam.data.domains import DomainSet
 from mecam.recipe import Recipe
-from mecam.runs import ClaimedError, write_atomic
+from mecam.runs import ClaimedError, RunError, claim, write_atomic
 from mecam.training import Interrupted, Progress, train
 from mecam.training.watch import mean_accuracy, summary
 
@@ -34,6 +33,15 @@ def work(
 ) -> None:
     """Run the recipe, or go on with it; everything it prints goes to its log, everything else to `tell`."""
     run_id = recipe.run_id
+    try:
+        with claim(out / run_id):  # a look: `train` claims it for its time
+            pass
+    except ClaimedError:
+        tell(Event(run_id, "elsewhere", worker=worker))
+        return
+    except (RunError, OSError) as error:  # no place for the run, nor for its log
+        tell(Event(run_id, "failed", message=f"{type(error).__name__}: {error}", worker=worker))
+        return
     teller = _Teller(recipe, tell, worker)
     start = time.monotonic()
     tell(Event(run_id, "started", steps=recipe.steps, worker=worker))
@@ -50,7 +58,8 @@ def work(
             end = Event(run_id, "failed", message=f"{type(error).__name__}: {error}", worker=worker)
     if teller.steps:
         timing = {"seconds": time.monotonic() - start, "steps": teller.steps}
-        write_atomic(out / run_id / TIMING, json.dumps(timing).encode())
+        with suppress(RunError, OSError):  # the run is worth more than its time
+            write_atomic(out / run_id / TIMING, json.dumps(timing).encode())
     tell(end)
 
 
@@ -110,12 +119,3 @@ def log_tail(out: Path, run_id: str, lines: int = 12) -> str:
         return "\n".join((out / run_id / LOG).read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
     except OSError:
         return "(no log)"
-
-
-def read_timing(folder: Path) -> dict[str, Any] | None:
-    """How long the run took, as far as its last session knows."""
-    try:
-        found = json.loads((folder / TIMING).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None

@@ -21,7 +21,7 @@ MissingClasses = Literal["error", "allow"]
 
 @dataclass(frozen=True)
 class Scan:
-    """The images below a root; files[d][i] is image i of domain d, as its path from the root with forward slashes."""
+    """The images below a root; `files[d][i]` is image i of domain d, its path from the root with forward slashes."""
 
     root: Path
     domains: tuple[str, ...]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from mecam.methods.andmask import ANDMask
 from mecam.methods.arm import ARM
@@ -33,7 +32,8 @@ from mecam.methods.selfreg import SelfReg
 from mecam.methods.vrex import VREx
 from mecam.near import hint
 
-METHODS: Mapping[str, type[Method]] = {
+Kind = TypeVar("Kind", bound=Method)
+METHODS: dict[str, type[Method]] = {
     method.name: method
     for method in (
         ERM,
@@ -62,6 +62,21 @@ METHODS: Mapping[str, type[Method]] = {
         RSC,
     )
 }
+
+
+def register(method: type[Kind]) -> type[Kind]:
+    """Make a method of your own known by its name, in this process; a decorator.
+
+    Other processes, such as the workers of `mecam bench`, know the methods of this package alone.
+    """
+    name = getattr(method, "name", None)
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ValueError(f"{method.__name__} has no name to be known by; give the class one, such as name = 'tilt'")
+    known = METHODS.get(name)
+    if known is not None and f"{known.__module__}.{known.__qualname__}" != f"{method.__module__}.{method.__qualname__}":
+        raise ValueError(f"there is a method {name!r} already, {known.__name__}; give {method.__name__} another name")
+    METHODS[name] = method
+    return method
 
 
 def find(name: str) -> type[Method]:

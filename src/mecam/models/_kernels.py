@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 PROGRAMS = 1056  # eight on each of 132 multiprocessors
-ROWS, ROW_LENGTH = 64, 1024
+ROWS, COLUMNS, ROW_LENGTH = 64, 64, 1024  # fixed: every other width is another kernel to compile
 
 
 def fold(weight, gamma, beta, statistics, dtype) -> tuple[Tensor, Tensor]:
@@ -26,24 +26,22 @@ def fold(weight, gamma, beta, statistics, dtype) -> tuple[Tensor, Tensor]:
 
 def finish(z: Tensor, bias: Tensor, residual: Tensor | None, act: float) -> Tensor:
     rows, channels = z.numel() // z.shape[1], z.shape[1]
-    columns = _columns(channels)
-    grid = (triton.cdiv(rows, ROWS), triton.cdiv(channels, columns))
+    grid = (triton.cdiv(rows, ROWS), triton.cdiv(channels, COLUMNS))
     other = z if residual is None else residual
     _finish[grid](
-        z, bias, other, rows, channels, add=residual is not None, act=act, block_rows=ROWS, block_columns=columns
+        z, bias, other, rows, channels, add=residual is not None, act=act, block_rows=ROWS, block_columns=COLUMNS
     )
     return z
 
 
 def start_back(dy: Tensor, y: Tensor | None, act: float) -> tuple[Tensor, Tensor]:
     rows, channels = dy.numel() // dy.shape[1], dy.shape[1]
-    columns = _columns(channels)
-    across = triton.cdiv(channels, columns)
+    across = triton.cdiv(channels, COLUMNS)
     down = min(triton.cdiv(rows, ROWS), max(1, PROGRAMS // across))
     dz = dy if y is None else torch.empty_like(dy)
     sums = torch.empty(down, channels, dtype=torch.float32, device=dy.device)
     seen = dy if y is None else y
-    _start_back[(down, across)](dy, seen, dz, sums, rows, channels, act=act, block_rows=ROWS, block_columns=columns)
+    _start_back[(down, across)](dy, seen, dz, sums, rows, channels, act=act, block_rows=ROWS, block_columns=COLUMNS)
     return dz, sums
 
 
@@ -55,10 +53,6 @@ def unfold(d_folded, sums, weight, gamma, statistics) -> tuple[Tensor, Tensor, T
     inputs, outputs = (d_folded, sums, weight, gamma, mean, var, eps), (d_weight, d_gamma, d_beta)
     _unfold[(len(weight),)](*inputs, *outputs, len(sums), len(weight), weight[0].numel(), block=ROW_LENGTH)
     return d_weight, d_gamma, d_beta
-
-
-def _columns(channels: int) -> int:
-    return min(128, triton.next_power_of_2(channels))
 
 
 @triton.jit

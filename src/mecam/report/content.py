@@ -11,7 +11,7 @@ from mecam import __version__
 from mecam.benchmark import results
 from mecam.benchmark.render import CAPTIONS
 from mecam.benchmark.results import Result
-from mecam.benchmark.tables import Cell, Key, Spread, rank_averages, rows, variant_labels
+from mecam.benchmark.tables import Cell, Spread, rank_averages, rows
 from mecam.data.domains import DomainSet
 from mecam.data.open import open_data
 from mecam.report.commands import command, toml
@@ -96,7 +96,6 @@ def gather(out: Path, *, title: str, spread: Spread = "stderr", images: bool = T
     if without:
         notes.append(f"{without} {'run has' if without == 1 else 'runs have'} no unseen domain and no place here")
     table = rows(found, spread=spread)
-    groups = _groups(found)
     order = {result.path: place for place, result in enumerate(found)}
     opened = _open({result.recipe.data: result.data for result in found}) if images else {}
     thumbnails = Thumbnails()
@@ -111,7 +110,7 @@ def gather(out: Path, *, title: str, spread: Spread = "stderr", images: bool = T
             row.key.variant.replace("optimizer_settings.", ""),
             [Cell(full(c.mean), full(c.spread), c.runs, c.missing) for c in row.cells.values()],
             full(ranks.get(row.key)),
-            [order[result.path] for result in groups[row.key]],
+            [order[result.path] for result in row.results],
         )
         for row in table
     ]
@@ -127,7 +126,7 @@ def gather(out: Path, *, title: str, spread: Spread = "stderr", images: bool = T
     ]
     if len(detailed) < sum(result.accuracy is not None for result in found):
         notes.append(f"confusion matrices and mistakes are kept for {len(detailed)} runs, those of the best rows first")
-    firsts = [(row.key, groups[row.key][0].recipe) for row in table]
+    firsts = [(row.key, row.results[0].recipe) for row in table]
     places = list(enumerate(result.path for result in found))
     curvature = [_tried(lambda p=p, n=n: read_curvature(p, n), notes) for n, p in places]  # type: ignore[misc]
     surfaces = [s for n, p in places if (s := _tried(lambda p=p, n=n: read_surface(p, n), notes))]  # type: ignore[misc]
@@ -148,17 +147,6 @@ def gather(out: Path, *, title: str, spread: Spread = "stderr", images: bool = T
         thumbnails.images,
         notes,
     )
-
-
-def _groups(found: Sequence[Result]) -> dict[Key, list[Result]]:
-    """The results of each row, by target and seed."""
-    labels = variant_labels(found)
-    groups: dict[Key, list[Result]] = {}
-    for result in sorted(found, key=lambda result: (result.target, result.recipe.seed)):
-        recipe = result.recipe
-        key = Key(result.data, recipe.method, recipe.optimizer, recipe.averaging, labels[result.path])
-        groups.setdefault(key, []).append(result)
-    return groups
 
 
 def _open(names: Mapping[str, str]) -> dict[str, DomainSet | str]:

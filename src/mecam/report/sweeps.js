@@ -1,17 +1,28 @@
 // Sensitivity: alpha against beta as a table of shades, rho as lines.
 
 const sweepTarget = { name: AVERAGE };
-function sweepCell(sweep, entry) {
-  const { cells } = content.rows[entry.row];
-  return sweepTarget.name === AVERAGE ? averageOf(cells) : cells[targetsOf(sweep.data).indexOf(sweepTarget.name)];
+const cellsOf = (entry) => content.rows[entry.row].cells.slice(0, -1);
+
+// The places of the targets that all rows of a sweep have; rows without any finished run do not count.
+function sharedTargets(sweep) {
+  const begun = sweep.rows.map(cellsOf).filter((cells) => cells.some((cell) => cell.mean !== null));
+  return targetsOf(sweep.data).map((_, place) => place).filter((place) => begun.every((cells) => cells[place].mean !== null));
 }
 
-// A grid that was run for some targets only has no average over all; the mean over what is there stands in for it.
-function averageOf(cells) {
-  const average = cells.at(-1);
-  const known = cells.slice(0, -1).filter((cell) => cell.mean !== null);
-  if (average.mean !== null || !known.length) return average;
-  return { ...average, partial: known.length, mean: mean(known.map((cell) => cell.mean)) };
+// Averages are over the targets that all rows have: those of different targets cannot be compared.
+function sweepCell(sweep, entry) {
+  const cells = cellsOf(entry), average = content.rows[entry.row].cells.at(-1);
+  if (sweepTarget.name !== AVERAGE) return cells[targetsOf(sweep.data).indexOf(sweepTarget.name)];
+  const shared = sharedTargets(sweep);
+  if (!shared.length || shared.length === cells.length) return average;
+  const means = shared.map((place) => cells[place].mean);
+  return { ...average, spread: null, mean: means.includes(null) ? null : mean(means) };
+}
+
+function partialWords(sweep) {
+  const shared = sharedTargets(sweep).map((place) => targetsOf(sweep.data)[place]);
+  if (sweepTarget.name !== AVERAGE || !shared.length || shared.length === targetsOf(sweep.data).length) return "";
+  return `Mean over ${shared.join(", ")}: not all of them were run on the others.`;
 }
 
 function heatMap(sweep) {
@@ -33,11 +44,10 @@ function heatMap(sweep) {
   };
   const head = el("tr", {}, el("th", { scope: "col" }, "alpha ╲ beta"), betas.map((beta) => el("th", { scope: "col" }, String(beta))));
   const body = alphas.map((alpha) => el("tr", {}, el("th", { scope: "row" }, String(alpha)), betas.map((beta) => square(alpha, beta))));
-  const partial = known.find(([, cell]) => cell.partial)?.[1].partial;
   const words = [
     `Best at alpha ${bestAlpha}, beta ${bestBeta}${bestBeta <= bestAlpha ? "" : ", where beta exceeds alpha"}.`,
     `${percent(low)} to ${percent(high)} %.`,
-    partial ? `Mean over ${plural(partial, "unseen domain")}; the others were not run.` : "",
+    partialWords(sweep),
     reference(sweep),
   ];
   return panel(`${sweep.label}: alpha and beta`,
@@ -45,11 +55,9 @@ function heatMap(sweep) {
     el("p", { class: "small" }, words.filter(Boolean).join(" ")));
 }
 
-// SAM at its defaults, to measure the grid against.
+// SAM, to measure the grid against.
 function reference(sweep) {
-  const row = content.rows[sweep.rows[0].row];
-  const sam = content.rows.find((other) => other.data === row.data && other.method === row.method && other.averaging === row.averaging && other.optimizer === "sam" && !other.settings);
-  const cell = sam && sweepCell(sweep, { row: content.rows.indexOf(sam) });
+  const cell = sweep.reference === null ? null : sweepCell(sweep, { row: sweep.reference });
   return cell && cell.mean !== null ? `For comparison, sam: ${cellWords(cell)}.` : "";
 }
 
@@ -64,7 +72,8 @@ function rhoPanel(data, found) {
   const last = (line) => `${line.name}: ${line.points.map((point) => `${percent(point[1])} at ${point[0]}`).join(", ")}`;
   const legend = el("ul", { class: "legend" }, series.map(({ slot, name }) => el("li", {}, markIcon(slot), name)));
   const left = found.length > SLOTS ? el("p", { class: "small" }, `${found.length - SLOTS} more sweeps are not drawn.`) : null;
-  return panel(`${data}: rho`, legend, lines(series, { label: `Accuracy against rho. ${series.map(last).join("; ")}`, xLabel: "rho", yLabel: "accuracy, %", logarithmic: true }), left);
+  const partial = unique(found.map(partialWords)).filter(Boolean).map((words) => el("p", { class: "small" }, words));
+  return panel(`${data}: rho`, legend, lines(series, { label: `Accuracy against rho. ${series.map(last).join("; ")}`, xLabel: "rho", yLabel: "accuracy, %", logarithmic: true }), partial, left);
 }
 
 function drawSweeps() {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mecam.benchmark.tables import Key
@@ -27,25 +27,41 @@ class Sweep:
     label: str
     swept: list[str]
     rows: list[Swept]
+    reference: int | None = None  # the row of SAM that is alike in all else
 
 
 def sweeps(rows: Sequence[tuple[Key, Recipe]], swept: Sequence[str]) -> list[Sweep]:
     """The groups in which each of the swept settings of the optimizer has two values or more."""
     groups: dict[str, list[Swept]] = {}
     names: dict[str, tuple[str, str]] = {}
+    firsts: dict[str, Recipe] = {}
+    sam = {
+        _alike(recipe, _settings(recipe)): place for place, (_, recipe) in enumerate(rows) if recipe.optimizer == "sam"
+    }
     for place, (key, recipe) in enumerate(rows):
         settings = _settings(recipe)
         if not all(_is_number(settings.get(name)) for name in swept):
             continue
-        rest = {**recipe.to_dict(), "target": None, "seed": None, "optimizer_settings": _without(settings, swept)}
-        group = json.dumps(rest, sort_keys=True, default=str)
+        group = _alike(recipe, _without(settings, swept))
         groups.setdefault(group, []).append(Swept(place, [float(settings[name]) for name in swept]))
-        names[group] = (key.data, _label(key, swept))
+        names[group], firsts[group] = (key.data, _label(key, swept)), recipe
     return [
-        Sweep(*names[group], list(swept), found)
+        Sweep(*names[group], list(swept), found, sam.get(_as_sam(firsts[group], swept)))
         for group, found in groups.items()
         if all(len({entry.values[place] for entry in found}) > 1 for place in range(len(swept)))
     ]
+
+
+def _alike(recipe: Recipe, settings: dict[str, Any]) -> str:
+    """What recipes share that differ in target, seed and some of the optimizer's settings alone."""
+    rest = {**recipe.to_dict(), "target": None, "seed": None, "optimizer_settings": settings}
+    return json.dumps(rest, sort_keys=True, default=str)
+
+
+def _as_sam(recipe: Recipe, swept: Sequence[str]) -> str:
+    """SAM in its place, at its radius."""
+    kept = {name: value for name, value in _settings(recipe).items() if name == "rho" and name not in swept}
+    return _alike(replace(recipe, optimizer="sam"), kept)
 
 
 def _settings(recipe: Recipe) -> dict[str, Any]:

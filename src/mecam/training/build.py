@@ -9,8 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from mecam import ranks, virtual
-from mecam.averaging import registry as averagings
+from mecam import averaging, methods, ranks, virtual
 from mecam.data.augment import Augmentation
 from mecam.data.domains import DomainSet
 from mecam.data.sampling import DomainSampler
@@ -24,7 +23,6 @@ from mecam.optim import create as create_optimizer
 from mecam.optim.registry import find as find_optimizer
 from mecam.recipe import Recipe, RecipeError
 from mecam.training.feed import Feed
-from mecam.virtual.registry import find as find_virtual
 
 # kernels that update all parameters at once, skip a step by a word from the device, and can be recorded
 ON_GPU: dict[str, dict[str, Any]] = {
@@ -39,6 +37,21 @@ NO_AUGMENTATION: dict[str, Any] = {
 }
 
 
+def check_parts(recipe: Recipe) -> None:
+    """Refuse unknown names and settings, with near matches; no data is needed for that."""
+    parameter = torch.zeros(1, requires_grad=True)
+    rates = {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
+    try:
+        methods.create(recipe.method, **recipe.method_settings)
+        averaging.create(recipe.averaging, **recipe.averaging_settings)
+        find_backbone(recipe.backbone)
+        if recipe.virtual != "none":
+            virtual.create(recipe.virtual, **recipe.virtual_settings)
+        create_optimizer(recipe.optimizer, [parameter], base=recipe.base, **{**rates, **recipe.optimizer_settings})
+    except TypeError as error:  # a setting that is not known, or of another type
+        raise RecipeError(f"a setting does not fit: {error}; mecam list --verbose shows them all") from error
+
+
 def below_of(recipe: Recipe) -> str:
     """The optimizer that updates the weights: the base of a sharpness-aware one."""
     return recipe.optimizer if find_optimizer(recipe.optimizer).sharpness_aware is None else recipe.base
@@ -46,13 +59,9 @@ def below_of(recipe: Recipe) -> str:
 
 def check(recipe: Recipe, method: Method, sources: int, held_out: int) -> None:
     """Refuse at the door what could only fail later. `held_out`: images of the sources that are not trained on."""
+    check_parts(recipe)
     entry = find_optimizer(recipe.optimizer)
     below = below_of(recipe)
-    find_optimizer(below)
-    averagings.find(recipe.averaging)
-    find_backbone(recipe.backbone)
-    if recipe.virtual != "none":
-        find_virtual(recipe.virtual)
     each = recipe.batch // ranks.count()
     if sources < method.sources:
         raise RecipeError(f"{method.name} needs at least {method.sources} source domains; here is {sources}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,9 +47,16 @@ class Recorded:
         graph = torch.cuda.CUDAGraph()
         for generator in self.generators:
             graph.register_generator_state(generator)
-        # thread_local: another thread may use the GPU meanwhile
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self._output = self.function(*inputs)
+        gc.collect()
+        collects = gc.isenabled()
+        gc.disable()  # a graph that is freed while another is recorded spoils the recording
+        try:
+            # thread_local: another thread may use the GPU meanwhile
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self._output = self.function(*inputs)
+        finally:
+            if collects:
+                gc.enable()
         self._graph = graph
 
     def _place(self, leaves: list[Any]) -> None:

@@ -319,9 +319,15 @@ class Run:
         return named
 
     def _watched(self) -> dict[str, tuple[int, NDArray[np.int64]]]:
-        """The splits that are evaluated on the way: those trained on, the largest by far, wait for the end."""
-        whole = f"{self.recipe.target} in"
-        return {name: part for name, part in self._splits().items() if name.endswith(" out") or name == whole}
+        """The splits that are evaluated on the way; what is only reported, not needed, waits for the end.
+
+        Of the sources the held-out parts, of the target the part that tables report; the oracle looks at the other.
+        """
+        reported, oracles = f"{self.recipe.target} in", f"{self.recipe.target} out"
+        splits = self._splits()
+        if self.recipe.selection != "oracle":
+            splits.pop(oracles, None)
+        return {name: part for name, part in splits.items() if name.endswith(" out") or name == reported}
 
     def _metrics(
         self, splits: dict[str, tuple[int, NDArray[np.int64]]], keep: dict[str, Tensor] | None = None

@@ -13,18 +13,19 @@ from mecam.virtual._style import style
 def mix_style(x: Tensor, lam: Tensor, partner: Tensor) -> Tensor:
     """(x - mu)/sig * (lam sig + (1 - lam) sig_j) + lam mu + (1 - lam) mu_j; x is (B, C, L), mu and sig detached.
 
-    As a x + b with one a and b for each sample and channel. x may be of lower precision than lam, which everything is
-    computed in.
+    As a x + b with one a and b for each sample and channel. Everything is computed in the
+    higher of their precisions.
     """
-    fast = has_kernels(x) and lam.dtype == torch.float32
-    mu, sig = style_of_map(x.detach()) if fast else style(x.detach().to(lam.dtype))
+    dtype = torch.promote_types(x.dtype, lam.dtype)
+    fast = has_kernels(x) and dtype == torch.float32
+    mu, sig = style_of_map(x.detach()) if fast else style(x.detach().to(dtype))
     lam = lam[:, None, None]
     new_mu = lam * mu + (1 - lam) * mu[partner]
     a = (lam * sig + (1 - lam) * sig[partner]) / sig
     b = new_mu - mu * a
     if fast:
         return affine_map(x, a, b)
-    return torch.addcmul(b, x.to(lam.dtype), a)
+    return torch.addcmul(b, x.to(dtype), a)
 
 
 class MixStyle(FeatureDomain):

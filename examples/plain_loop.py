@@ -1,8 +1,10 @@
-"""Adam, SAM and MeCAM on a toy problem with a domain nobody trains on: python examples/optimizer_alone.py.
+"""Adam, SAM and MeCAM on a toy problem with a domain nobody trains on: python examples/plain_loop.py [steps].
 
 Three source domains show the same four blobs under different colour casts; the fourth cast is never trained on. This
 shows the optimizers at work; it is no benchmark.
 """
+
+import sys
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +29,7 @@ def domain(cast: tuple[float, ...], count: int, generator: torch.Generator) -> t
     return blob.unsqueeze(1) * colour + noise * (1.5 - colour), labels
 
 
-def train(name: str, seed: int, steps: int = 60) -> float:
+def train(name: str, seed: int, steps: int) -> float:
     """Train on three casts; the accuracy on the fourth, in percent."""
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
@@ -52,11 +54,11 @@ def train(name: str, seed: int, steps: int = 60) -> float:
     return 100 * (model(images).argmax(1) == labels).float().mean().item()
 
 
-def main() -> None:
+def main(steps: int = 60) -> None:
     print(f"accuracy on the unseen cast, percent, seeds {', '.join(map(str, SEEDS))}")
     for name in ("adam", "sam", "mecam"):
-        print(f"{name:6s} " + "  ".join(f"{train(name, seed):5.1f}" for seed in SEEDS))
+        print(f"{name:6s} " + "  ".join(f"{train(name, seed, steps):5.1f}" for seed in SEEDS))
 
 
 if __name__ == "__main__":
-    main()
+    main(*map(int, sys.argv[1:]))

@@ -1,0 +1,88 @@
+"""What `mecam train` does, in words of the command line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from mecam import ranks
+from mecam import recipe as recipes
+from mecam.data.domains import DomainSet, source_domains
+from mecam.data.open import open_data
+from mecam.recipe import Recipe, RecipeError
+from mecam.runs import RunFolder
+from mecam.training import build
+from mecam.training.interrupt import Interrupted
+from mecam.training.loop import train
+from mecam.training.watch import packing, watching
+
+
+def recipe(file: Path | None, given: Mapping[str, Any], assignments: Sequence[str] = ()) -> Recipe:
+    """The run that the words mean."""
+    values = {} if file is None else recipes.read(file)
+    values |= {name: value for name, value in given.items() if value is not None}
+    for assignment in assignments:
+        recipes.assign(values, assignment)
+    found = recipes.make(values)
+    build.check_parts(found)  # before a large folder is packed
+    return found
+
+
+def run(
+    recipe: Recipe,
+    out: Path,
+    *,
+    device: str = "auto",
+    tensorboard: bool = False,
+    skip_unreadable: bool = False,
+    quiet: bool = False,
+) -> int:
+    """Train, or go on with it, and tell what came out; the exit code."""
+    refuse_other_runs(recipe, out)
+    folder = RunFolder(out / recipe.run_id)
+    speaks = ranks.rank() == 0  # of the processes under torchrun
+    if folder.is_done():
+        if speaks:
+            print(f"{folder.path} is finished already")
+        return 0
+    with packing(quiet=quiet or not speaks) as progress:
+        data = open_data(recipe.data, on_error="skip" if skip_unreadable else "refuse", progress=progress)
+    if speaks:
+        name_left_out(data)
+    sources = len(source_domains(data, recipe.target))
+    events = folder.path / "tensorboard" if tensorboard and speaks else None
+    try:
+        with watching(recipe, sources, tensorboard=events, quiet=quiet or not speaks) as watch:
+            train(recipe, out, device=device, watch=watch, data=data)
+    except Interrupted as stop:
+        if speaks:
+            print(f"mecam: {stop}. The same command goes on with it.", file=sys.stderr)
+        return 128 + stop.signal_number
+    if speaks:
+        _tell(recipe, folder)
+    return 0
+
+
+def refuse_other_runs(recipe: Recipe, out: Path) -> None:
+    """`mecam train` keeps one run in a folder; a folder with another one is refused."""
+    others = [folder.parent.name for folder in out.glob("*/run.json") if folder.parent.name != recipe.run_id]
+    if others:
+        raise RecipeError(
+            f"{out} already holds another run, {others[0]}; give another --out, or run that recipe's command again "
+            "to go on with it"
+        )
+
+
+def name_left_out(data: DomainSet) -> None:
+    """Say which images could not be read."""
+    for skipped in getattr(data, "skipped", ()):  # a store's; the embedded set has none
+        print(f"left out: {' '.join(skipped.reason.split())}", file=sys.stderr)
+
+
+def _tell(recipe: Recipe, folder: RunFolder) -> None:
+    accuracy = folder.read_result()["target_accuracy"]
+    if accuracy is not None:
+        print(f"accuracy on {recipe.target}, which was not trained on: {100 * accuracy:.1f} %")
+    print(folder.path)

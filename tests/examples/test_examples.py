@@ -1,0 +1,94 @@
+"""The examples run, in this process: they share its imports, and torchvision is as the suite's conftest made it."""
+
+import json
+import logging
+import runpy
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mecam.methods import METHODS
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LINES = "accuracy on sketch, which was not trained on: "
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MECAM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("mecam.methods.registry.METHODS", dict(METHODS))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def main(name: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = runpy.run_path(str(EXAMPLES / name))["main"]
+    return found
+
+
+def test_plain_loop(capsys: pytest.CaptureFixture[str]) -> None:
+    main("plain_loop.py")(2)
+    heading, *rows = capsys.readouterr().out.splitlines()
+    assert "unseen cast" in heading
+    assert [row.split()[0] for row in rows] == ["adam", "sam", "mecam"]
+    assert all(0 <= float(cell) <= 100 for row in rows for cell in row.split()[1:])
+
+
+def test_lightning() -> None:
+    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+    assert 0 <= main("lightning_module.py")(2) <= 1
+
+
+def test_accelerate(capsys: pytest.CaptureFixture[str]) -> None:
+    from accelerate.state import AcceleratorState, GradientState
+
+    try:
+        accuracy = main("accelerate_loop.py")(2)
+    finally:  # it keeps its state in singletons
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()
+    assert f"{LINES}{100 * accuracy:.1f} %" in capsys.readouterr().out
+
+
+def test_timm(capsys: pytest.CaptureFixture[str]) -> None:
+    accuracy = main("timm_backbone.py")(1)
+    printed = capsys.readouterr().out
+    assert "timm/resnet10t: 512 features, MixStyle after featurizer." in printed
+    assert f"{LINES}{100 * accuracy:.1f} %" in printed
+
+
+def test_own_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    main("own_folder.py")(2)
+    printed = capsys.readouterr().out.splitlines()
+    assert sum(line.endswith(": 140 pictures") for line in printed) == 4
+    assert any(line.startswith("trained without sketch; accuracy there: ") for line in printed)
+    assert sum(line.startswith("sketch/") for line in printed) == 5
+
+
+def test_custom_method() -> None:
+    found = main("custom_method.py")(3)
+    assert set(found) == {"erm", "tilt"}
+
+
+def test_custom_virtual_domain() -> None:
+    found = main("custom_virtual_domain.py")(3)
+    assert set(found) == {"no virtual domain", "another light"}
+
+
+def test_the_notebook_runs_from_top_to_bottom(monkeypatch: pytest.MonkeyPatch) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg", force=True)
+    monkeypatch.setenv("STEPS", "2")
+    notebook = json.loads((EXAMPLES / "flat_minima.ipynb").read_text(encoding="utf-8"))
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    names: dict[str, Any] = {"__name__": "notebook"}
+    for number, cell in enumerate(cells):
+        exec(compile("".join(cell["source"]), f"cell {number}", "exec"), names)
+    pictures = [o for cell in cells for o in cell["outputs"] if "image/png" in o.get("data", {})]
+    assert len(pictures) >= 3

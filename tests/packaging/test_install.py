@@ -1,0 +1,122 @@
+"""The wheel, built from the sdist, works in an environment that holds what it asks for and nothing else.
+
+Installing torch anew takes minutes, so the environment is made of links to the distributions of this one: those that
+the wheel's metadata requires, and what they require in turn. pip then installs the wheel without an index, and so
+refuses it if anything is missing.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from email.parser import HeaderParser
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dist")
+    _run([sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT)])
+    return out
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    (found,) = built.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the programs of an environment with the wheel in it."""
+    home = tmp_path_factory.mktemp("environment")
+    _run([sys.executable, "-m", "venv", "--without-pip", str(home)])
+    (packages,) = home.glob("lib/python*/site-packages")
+    for found in _closure(_requirements(wheel)).values():
+        _link(found, packages)
+    install = ["install", "--quiet", "--no-index", "--no-compile", str(wheel)]
+    _run([sys.executable, "-m", "pip", "--python", str(home / "bin" / "python"), *install])
+    return home / "bin"
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    kept = [p.relative_to(ROOT / "src").as_posix() for p in (ROOT / "src").rglob("*") if p.is_file()]
+    wanted = {name for name in kept if "__pycache__" not in name}
+    assert {name for name in names if ".dist-info/" not in name} == wanted
+    assert {"mecam/py.typed", "mecam/report/page.html", "mecam/benchmark/published/accuracy.csv"} <= names
+
+
+def test_the_sdist_holds_what_a_clone_does(built: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "README.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "constraints.txt"} <= names
+    assert {"tests/conftest.py", "docs/architecture.md", "examples/plain_loop.py", "recipes/table3.toml"} <= names
+
+
+def test_only_what_is_needed_comes_along(wheel: Path) -> None:
+    assert {re.match(r"[\w-]+", text)[0] for text in _requirements(wheel)} == {  # type: ignore[index]
+        "numpy", "pillow", "rich", "safetensors", "scipy", "torch", "typer"
+    }  # fmt: skip
+    assert not {"matplotlib", "timm", "ray", "lightning", "onnx", "plotly"} & set(_closure(_requirements(wheel)))
+
+
+def test_a_model_is_trained_and_used(environment: Path, tmp_path: Path) -> None:
+    mecam, out = str(environment / "mecam"), tmp_path / "model"
+    options = ["--optimizer", "mecam", "--target", "sketch", "--steps", "2", "--out", str(out), "--device", "cpu"]
+    trained = _run([mecam, "train", *options], tmp_path)
+    assert "accuracy on sketch, which was not trained on: " in trained
+    (done,) = out.glob("*/done.json")
+    assert trained.splitlines()[-1] == str(done.parent)
+    where = _run([str(environment / "python"), "-c", "import mecam; print(mecam.__file__)"], tmp_path)
+    assert where.startswith(str(environment.parent))
+
+
+def _requirements(wheel: Path) -> list[str]:
+    """What the wheel asks for without extras."""
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        headers = HeaderParser().parsestr(archive.read(metadata).decode())
+    return [text for text in headers.get_all("Requires-Dist", []) if "extra ==" not in text]
+
+
+def _closure(requirements: list[str]) -> dict[str, Distribution]:
+    """The distributions that meet the requirements, and those that these require, by name."""
+    found: dict[str, Distribution] = {}
+    waiting = [Requirement(text) for text in requirements]
+    while waiting:
+        wanted = waiting.pop()
+        if wanted.name in found or (wanted.marker and not wanted.marker.evaluate({"extra": ""})):
+            continue
+        found[wanted.name] = distribution(wanted.name)
+        waiting += [Requirement(text) for text in found[wanted.name].requires or []]
+    return found
+
+
+def _link(found: Distribution, packages: Path) -> None:
+    """Link every folder and file of the distribution that lies directly in site-packages."""
+    tops = {file.parts[0] for file in found.files or [] if file.parts[0] not in ("..", "__pycache__")}
+    for top in tops:
+        place = packages / top
+        if not place.is_symlink():
+            place.symlink_to(Path(str(found.locate_file(top))))
+
+
+def _run(command: list[str], folder: Path | None = None) -> str:
+    """Run it as if from a shell that knows nothing of this environment; what it prints."""
+    variables = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    if folder is not None:
+        variables["MECAM_CACHE"] = str(folder / "cache")
+    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

@@ -1,0 +1,30 @@
+"""Which rows make a grid, and which row of SAM it is measured against."""
+
+from mecam.benchmark.tables import Key
+from mecam.recipe import Recipe, make
+from mecam.report.sweeps import sweeps
+
+
+def row(optimizer: str, settings: dict[str, float], **values: object) -> tuple[Key, Recipe]:
+    recipe = make({"optimizer": optimizer, "optimizer_settings": settings, "target": "art", **values})
+    variant = ", ".join(f"{name}={value}" for name, value in settings.items())
+    return Key("shapes", "erm", optimizer, "none", variant), recipe
+
+
+def test_a_grid_is_measured_against_sam_at_its_radius_and_length() -> None:
+    grid = [
+        row("mecam", {"rho": 0.2, "alpha": alpha, "beta": beta}, steps=100)
+        for alpha in (0.1, 0.2)
+        for beta in (0.1, 0.2)
+    ]
+    others = [row("sam", {"rho": 0.1}, steps=100), row("sam", {"rho": 0.2}, steps=50)]
+    [found] = sweeps([*others, *grid], ("alpha", "beta"))
+    assert [entry.row for entry in found.rows] == [2, 3, 4, 5]
+    assert found.reference is None
+    [found] = sweeps([*others, *grid, row("sam", {"rho": 0.2}, steps=100)], ("alpha", "beta"))
+    assert found.reference == 6
+
+
+def test_runs_at_the_default_are_points_of_a_sweep() -> None:
+    [found] = sweeps([row("mecam", {}), row("mecam", {"rho": 0.5}), row("mecam", {"rho": 0.5}, lr=1.0)], ("rho",))
+    assert [(entry.row, entry.values) for entry in found.rows] == [(0, [0.1]), (1, [0.5])]
