@@ -35,6 +35,8 @@ class Blow:
     def kind(self) -> str:
         if self.moment is not None:
             return f"{self.how} at a random moment"
+        if self.calls == ("decode",):
+            return f"{self.how} in decoding"
         return f"{self.how} in writing {self.match or 'anything'}"
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from mecam.benchmark.command import table
 from mecam.data.open import open_data
+from mecam.data.pack import pack
 from mecam.recipe import make
 from mecam.training import train
 from tests.reliability.histories import WRITING, Blow, Whole, files_of, suffer
@@ -46,12 +47,11 @@ def test_training(images: Path, tmp_path: Path) -> None:
 
 
 def test_benchmark(images: Path, tmp_path: Path) -> None:
-    whole = undisturbed(images, tmp_path / "whole", DOMAINS[:2])
-    blows = [
-        Blow("SIGTERM", 0.3),
-        Blow("SIGKILL", match="records.jsonl", calls=("write",), at=2),  # a worker; the benchmark starts another
-    ]
-    words = ("bench", "--data", str(images), "--target", ",".join(DOMAINS[:2]), "--seeds", "0", "--workers", "1")
+    """A worker that dies while it decodes is replaced."""
+    store = pack(images, tmp_path / "store", mode="encoded").path
+    whole = undisturbed(store, tmp_path / "whole", DOMAINS[:2])
+    blows = [Blow("SIGKILL", calls=("decode",), at=60)]
+    words = ("bench", "--data", str(store), "--target", ",".join(DOMAINS[:2]), "--seeds", "0", "--workers", "1")
     tally = suffer((*words, *WORDS), tmp_path / "struck", blows, whole)
     assert (tally.lost, tally.doubled, tally.wrong) == ([], [], [])
-    assert sum(tally.landed.values()) > 0, tally
+    assert tally.landed["SIGKILL in decoding"] == 1, tally

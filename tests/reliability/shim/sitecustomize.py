@@ -7,7 +7,7 @@ MECAM_FAULT holds a JSON object:
     save_every  seconds between two checkpoints of a run
     how         null for nothing, SIGKILL, or the name of an error: ENOSPC, EIO, EROFS
     match       a part of the paths that count
-    calls       the functions of `os` that count; null for all that write
+    calls       the functions of `os` that count, null for all that write; ["decode"]: images that are decoded
     at          which of them is hit, from 1
     lasts       whether those after it fail as well, as on a full disk
     once        a file that appears with the fault: a process that finds it is spared
@@ -42,6 +42,16 @@ class Shim:
     def install(self) -> None:
         for name in self.real:
             setattr(os, name, self.through(name))
+        if self.fault["calls"] == ["decode"]:
+            from PIL import Image
+
+            opened = Image.open
+
+            def decode(*args: Any, **options: Any) -> Any:
+                self.look("decode", "", ())
+                return opened(*args, **options)
+
+            Image.open = decode
 
     def through(self, name: str) -> Real:
         def call(*args: Any, **options: Any) -> Any:
