@@ -39,6 +39,8 @@ def commands() -> list[tuple[str, str]]:
         for block in blocks(page):
             lines = block.code.replace("\\\n", " ").splitlines() if block.language in ("sh", "") else []
             for line in lines:
+                if block.language == "":  # words about a command stand in a column of their own
+                    line = re.split(r"\s{2,}", line)[0]
                 known = line.startswith(COMMANDS)
                 assert known or block.language == "" or not line.strip(), f"{name(page)}: what is {line!r}?"
                 found += [(name(page), line)] if known else []
