@@ -82,18 +82,18 @@ def timed(function: Callable[..., Any], spent: dict[str, float], part: str) -> C
 
 def ways(options: argparse.Namespace) -> list[list[str]]:
     """Milliseconds of an ERM step in each way."""
-    runs = {name: build(options, optimizer="adam", **values) for name, values in WAYS.items()}
+    runs = {name: build(options, optimizer="adam", **WAYS[name]) for name in options.ways}
     for run in runs.values():
         burst(run, WARM_UP)
     taken = [{name: burst(run, options.burst) for name, run in runs.items()} for _ in range(options.rounds)]
-    first = next(iter(WAYS))
+    first = options.ways[0]
     return [
         [
             name,
             f"{1000 * statistics.median(each[name] for each in taken):.1f}",
             f"{statistics.median(each[name] / each[first] for each in taken):.2f}",
         ]
-        for name in WAYS
+        for name in options.ways
     ]
 
 
@@ -122,6 +122,7 @@ def burst(run: Run, steps: int) -> float:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)
