@@ -99,7 +99,7 @@ class Store:
         for file in (INDEX, NAMES):
             _check_size(self.path / file, int(header[file]["bytes"]))
             if digest_of(read_blocks(self.path / file)) != header[file]["digest"]:
-                raise DataError(f"{self.path / file} is damaged, or {HEADER} is another store's; {REPACK}")
+                raise DataError(f"{self.path / file} is damaged: its checksum is not the one in {HEADER}; {REPACK}")
         if int(header[INDEX]["bytes"]) != len(self) * ENTRY.itemsize:
             raise DataError(f"{self.path / HEADER} is damaged: {INDEX} does not have {len(self):,} entries; {REPACK}")
 
