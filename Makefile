@@ -47,6 +47,7 @@ benchmarks: $(VENV)/installed
 # kills, failing disks, crowds of processes and damaged files, at length: about half an hour
 torture: $(VENV)/installed
 	$(BIN)/python benchmarks/torture.py --out benchmarks/results/torture.md
+	$(BIN)/python benchmarks/torture_damage.py --out benchmarks/results/damage.md
 
 clean:
 	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache .hypothesis

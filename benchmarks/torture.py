@@ -1,8 +1,8 @@
-"""What the project promises of kills, crowds and damage, tried at length: `make torture`.
+"""What the project promises of kills and crowds, tried at length: `make torture`.
 
 Real `mecam train` and `mecam bench` processes are killed at random moments and at chosen system calls, and run into
-file systems that fail; eight processes at once want the same runs and the same store; files of runs and stores are
-damaged one at a time. Counts are printed as Markdown; the exit code is 1 if anything was lost, doubled or wrong.
+file systems that fail; eight processes at once want the same runs and the same store. Counts are printed as Markdown;
+the exit code is 1 if anything was lost, doubled or wrong. Damaged files are torture_damage.py's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.reliability.damage import fuzz
 from tests.reliability.histories import WRITING, Blow, Tally, suffer, undisturbed
 
 from machine import heading, publish, table
@@ -93,7 +92,6 @@ def main() -> int:
         "--blows", type=int, default=60, help="that land, on mecam train; a third of them on mecam bench"
     )
     parser.add_argument("--crowds", type=int, default=5)
-    parser.add_argument("--mutations", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -106,11 +104,8 @@ def main() -> int:
             (root / words[0]).mkdir()
             tallies[f"mecam {words[0]}"] = kills(root / words[0], words, blows, draw)
         crowded = crowds(root / "crowds", options.crowds)
-        (root / "damage").mkdir()
-        damage = fuzz(root / "damage", options.mutations, options.seed)
     bad = [word for tally in tallies.values() for word in (*tally.lost, *tally.doubled, *tally.wrong)]
     bad += [str(found) for crowd in crowded for found in crowd.values() if any(found[k] for k in FAULTS)]
-    bad += damage.wrong
     total = Tally()
     for tally in tallies.values():
         total.add(tally)
@@ -126,12 +121,6 @@ def main() -> int:
         f"Crowds: {len(crowded)} times eight processes on one folder of three runs, and eight on one store, with "
         "`flock` that does nothing and two processes killed at work.",
         *table(["", *SHOWN], [[k, *(str(sum(c[k][n] for c in crowded)) for n in SHOWN)] for k in ("train", "packing")]),
-        "",
-        f"Damage: {damage.mutations} mutations, {sum(damage.answers.values())} readings: "
-        + ", ".join(f"{count} {answer}" for answer, count in sorted(damage.answers.items()))
-        + ". An error names the file; correct is the answer of the undamaged folder.",
-        *table(["way", "mutations"], [[way, str(count)] for way, count in sorted(damage.ways.items())]),
-        *table(["file", "mutations"], [[file, str(count)] for file, count in sorted(damage.files.items())]),
     ]
     lines += ["", *(f"- wrong: {word}" for word in bad)] if bad else []
     publish(lines, options.out)

@@ -99,7 +99,7 @@ class Store:
         for file in (INDEX, NAMES):
             _check_size(self.path / file, int(header[file]["bytes"]))
             if digest_of(read_blocks(self.path / file)) != header[file]["digest"]:
-                raise DataError(f"{self.path / file} is damaged: its checksum is not the header's; {REPACK}")
+                raise DataError(f"{self.path / file} is damaged: its checksum is not the one in {HEADER}; {REPACK}")
         if int(header[INDEX]["bytes"]) != len(self) * ENTRY.itemsize:
             raise DataError(f"{self.path / HEADER} is damaged: {INDEX} does not have {len(self):,} entries; {REPACK}")
 
@@ -289,7 +289,7 @@ def _check_size(path: Path, expected: int) -> None:
     except OSError as error:
         raise DataError(f"{path} is missing from the store ({error.strerror}); {REPACK}") from error
     if found != expected:
-        raise DataError(f"{path} is damaged: {found:,} bytes instead of {expected:,}; {REPACK}")
+        raise DataError(f"{path} is damaged: {found:,} bytes instead of the {expected:,} in {HEADER}; {REPACK}")
 
 
 def _reopen(path: Path, threads: int | None) -> Store:
