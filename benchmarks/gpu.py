@@ -48,7 +48,7 @@ def main() -> None:
         f"{erm.machine.precision}, images on the device",
         "repeats": f"{options.rounds} rounds of {options.burst} steps after {WARM_UP} of warm-up",
     }
-    header = ["method, optimizer", "ms a step", "in ERM steps", "bare, in ERM steps", "first steps, s", "recorded", "bar"]
+    header = ["method, optimizer", "ms a step", "in ERM steps", "bare", "first steps, s", "recorded", "bar"]
     publish([*heading("Steps on a GPU", options.device, facts), *table(header, rows)], options.out)
 
 
