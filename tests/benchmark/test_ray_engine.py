@@ -30,6 +30,7 @@ from mecam.runs import ClaimedError, RunFolder, claim
 from mecam.training import train
 from tests.data.folders import make_folder
 
+pytestmark = pytest.mark.timeout(600)  # Ray takes its time to notice that a node is gone, more so on a busy machine
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed: mecam[ray]")
 TINY = {"steps": 2, "evaluate_every": 1, "batch": 4, "image_size": 16}
 NODE = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
