@@ -64,7 +64,7 @@ class Still:
     """A feed that hands out one batch for ever."""
 
     def __init__(self, feed: Feed) -> None:
-        self.batch = feed.next(0)
+        self.batch, self.state = feed.next(0), feed.state
 
     def next(self, step: int) -> Batch:  # noqa: ARG002
         return self.batch

@@ -48,7 +48,7 @@ def main() -> None:
         f"{erm.machine.precision}, images on the device",
         "repeats": f"{options.rounds} rounds of {options.burst} steps after {WARM_UP} of warm-up",
     }
-    header = ["method, optimizer", "ms a step", "in ERM steps", "bare, in ERM steps", "first steps, s", "recorded", ""]
+    header = ["method, optimizer", "ms a step", "in ERM steps", "bare", "first steps, s", "recorded", "bar"]
     publish([*heading("Steps on a GPU", options.device, facts), *table(header, rows)], options.out)
 
 
@@ -64,7 +64,7 @@ def row(
         return [name, "", "", "", "", "", f"failed: {type(error).__name__}: {str(error).splitlines()[0]}"]
     ratio, bar = statistics.median(r for _, r in whole), 1.05 * passes if passes else 1.3
     apart = MORE.get(values.get("method", ""), "")
-    verdict = apart or ("" if ratio <= bar else f"ABOVE {bar:.2f}")
+    verdict = apart or ("within" if ratio <= bar else "ABOVE") + f" {bar:.2f}"
     cells = [f"{1000 * statistics.median(s for s, _ in whole):.1f}", f"{ratio:.2f}"]
     cells += [f"{statistics.median(r for _, r in bare):.2f}", f"{first:.1f}", HOW[run.records], verdict]
     del run

@@ -80,8 +80,10 @@ def _version(package: str) -> str:
 
 def _commit() -> str:
     """The commit measured; $MECAM_COMMIT names it where the code runs outside its repository."""
+    if named := os.environ.get("MECAM_COMMIT"):
+        return named
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("MECAM_COMMIT", "none")
+        return "none"

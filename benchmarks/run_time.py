@@ -69,7 +69,7 @@ def main() -> None:
     }
     whole = end - clock.begun
     rows = [[name, f"{spent:.1f}", f"{100 * spent / whole:.1f} %"] for name, spent in parts.items()]
-    rows.append(["all", f"{whole:.1f}", ""])
+    rows.append(["all", f"{whole:.1f}", "100 %"])
     share = training / (training + clock.evaluating)
     facts = {
         "setting": f"{options.backbone}, {recipe.optimizer}, 3 x {recipe.batch} images of {recipe.image_size} px",

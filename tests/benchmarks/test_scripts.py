@@ -87,3 +87,45 @@ def test_the_largest_eigenvalue_is_within_its_bar(tmp_path: Path) -> None:
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
     assert [row[6] for row in rows[2:]] == ["dense", "Lanczos", "residual"]
     assert {row[-1] for row in rows[2:]} == {"within the bar"}
+
+
+SMALL = [
+    "--device",
+    "cpu",
+    "--backbone",
+    "resnet8",
+    "--image-size",
+    "32",
+    "--stored",
+    "32",
+    "--images",
+    "280",
+    "--batch",
+    "4",
+]
+
+
+def test_steps_of_every_kind() -> None:
+    text = run("gpu.py", *SMALL, "--rounds", "1", "--burst", "2", "--optimizers", "sam", "--methods", "mixup")
+    found = table(text)
+    assert list(found) == ["erm, adam", "erm, sam", "mixup, adam"]
+    for milliseconds, ratio, bare, *_ in found.values():
+        assert min(float(milliseconds), float(ratio), float(bare)) > 0
+
+
+def test_several_runs() -> None:
+    text = run("several_runs.py", *SMALL, "--steps", "2", "--processes", "1", "2")
+    assert list(table(text)) == ["1", "2"]
+
+
+def test_the_time_of_a_run() -> None:
+    found = table(run("run_time.py", "--steps", "2"))
+    seconds = [float(cells[0]) for cells in found.values()]
+    assert len(seconds) == 5
+    assert abs(sum(seconds[:-1]) - seconds[-1]) < 0.5
+
+
+def test_a_step_on_a_cpu() -> None:
+    text = run("cpu.py", "--batch", "4", "--rounds", "1", "--burst", "1", "--ways", "contiguous", "bf16")
+    assert "| mecam: between the passes |" in text
+    assert "| contiguous | " in text

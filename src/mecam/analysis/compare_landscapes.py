@@ -19,8 +19,8 @@ from mecam.data.domains import DomainSet
 from mecam.runs.atomic import make_folder
 from mecam.serving.model import find_run
 
-# a fixed draw of a split's images: 51 x 51 points of resnet8 take 0.09 s to 0.12 s of one core for 512 images each, so
-# that a landscape of 384 takes under 3 minutes on 2 cores
+# a fixed draw of a split's images: a point of resnet8 over 384 of them took 0.075 s to 0.085 s of processor time beside
+# other work, so that 51 x 51 points need 3 to 4 minutes of one core, and about half of that on two
 IMAGES = 384
 BATCH = 128
 PAGE = "landscape.json"  # in a run's folder, for the page

@@ -4,8 +4,9 @@
     C = |λ| / (‖∇f(θ)‖² + 1),   λ the eigenvalue of H of largest magnitude   as defined: `exact`
 
 The denominator alone can reorder methods, so what it is made of is always reported with it. The numerator is about
-rho² uᵀHu, u = ∇f/‖∇f‖: C/rho² is flat in rho where the loss is quadratic. The numerator can be negative, and at rho .01
-in float32 it is of the order of the rounding of f. Where ∇f is 0 there is no u, δ is 0 and so are the differences.
+rho² uᵀHu, u = ∇f/‖∇f‖: C/rho² is flat in rho where the loss is quadratic. The numerator can be negative, and in
+float32 rounding adds up to 4 ε|f| to it, which counts where rho is small and the loss is flat. Where ∇f is 0 there is
+no u, δ is 0 and so are the differences.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ def exact(
 
 
 def table(runs: Mapping[str, Curvature], exacts: Mapping[str, Exact] | None = None) -> str:
-    """The paper's Table 5 for these runs as text, with what goes into it; the smallest C at each rho has a star."""
+    """The paper's Table 5 for these runs as text, with what goes into it; the smallest of several C has a star."""
     if not runs:
         raise ValueError("there is no run to make a table of")
     exacts = exacts or {}
@@ -172,7 +173,9 @@ def table(runs: Mapping[str, Curvature], exacts: Mapping[str, Exact] | None = No
         values = [run.loss, run.gradient_norm, *(_exact(exacts.get(name)))]
         facts.append([name, *map(_cell, values), run.data, str(run.samples), run.dtype])
     blocks = [
-        block("C = |f(θ+δ) + f(θ−δ) − 2 f(θ)| / (‖∇f‖² + 1), δ = rho ∇f/‖∇f‖", lambda at: at.curvature, star=True),
+        block(
+            "C = |f(θ+δ) + f(θ−δ) − 2 f(θ)| / (‖∇f‖² + 1), δ = rho ∇f/‖∇f‖", lambda at: at.curvature, star=len(runs) > 1
+        ),
         block("numerator f(θ+δ) + f(θ−δ) − 2 f(θ), signed", lambda at: at.numerator),
         block("C/rho², signed: flat in rho where the loss is quadratic", lambda at: at.scaled),
         block("f(θ+δ) − f(θ): SAM's sharpness", lambda at: at.plus),
@@ -192,6 +195,7 @@ def plot(runs: Mapping[str, Curvature], path: Path | str) -> Path:
     """C against rho, both logarithmic; hollow where the numerator is negative. A grey line rises as rho²."""
     figure = new_figure()
     axes = figure.add_subplot(xlabel="rho", ylabel="C", xscale="log", yscale="log")
+    guides: list[tuple[list[float], list[float]]] = []
     for name, found in runs.items():
         shown = [at for at in found.at if math.isfinite(at.curvature) and at.curvature > 0]
         rho, values = [at.rho for at in shown], [at.curvature for at in shown]
@@ -199,9 +203,10 @@ def plot(runs: Mapping[str, Curvature], path: Path | str) -> Path:
         color: Any = line.get_color()
         faces = ["none" if at.numerator < 0 else color for at in shown]
         axes.scatter(rho, values, facecolors=faces, edgecolors=color, zorder=3)
-        if shown and name == next(iter(runs)):
-            guide = [values[0] * (at.rho / rho[0]) ** 2 for at in shown]
-            axes.plot(rho, guide, color="grey", linewidth=0.8, linestyle=":", label="∝ rho²", zorder=0)
+        if shown:
+            guides.append((rho, [values[0] * (at.rho / rho[0]) ** 2 for at in shown]))
+    for rho, guide in guides[:1]:
+        axes.plot(rho, guide, color="grey", linewidth=0.8, linestyle=":", label="∝ rho²", zorder=0)
     axes.legend()
     return save(figure, path)
 

@@ -57,11 +57,12 @@ class Plane:
     """The plane through three networks: the first is the origin, the second on the x axis, the third above or below it.
 
     The axes are orthonormal in the weights. What is not trained, such as the statistics of batch normalisation, goes
-    along with the weights, so that at the three points the networks are the three networks.
+    along with the weights, so that at the three points the networks are the three networks. Variances go along by their
+    logarithms: on a straight line beyond the points they would fall below 0.
     """
 
     axes: tuple[list[Tensor], list[Tensor]]  # for the parameters that require a gradient
-    buffers: tuple[dict[str, Tensor], dict[str, Tensor]]  # for the buffers of floating point
+    buffers: tuple[dict[str, Tensor], dict[str, Tensor]]  # for the buffers of floating point, in their `coordinate`
     points: tuple[tuple[float, float], tuple[float, float], tuple[float, float]]  # where the three networks are
 
     def grid(self, steps: int, margin: float = 0.2) -> tuple[list[float], list[float]]:
@@ -79,7 +80,10 @@ def plane(first: nn.Module, second: nn.Module, third: nn.Module) -> Plane:
     weights = [[p.detach() for p in model.parameters() if p.requires_grad] for model in (first, second, third)]
     if len({tuple(p.shape for p in found) for found in weights}) > 1:
         raise ValueError("the three networks have parameters of different shapes: there is no plane through them")
-    buffers = [{name: b for name, b in m.named_buffers() if b.is_floating_point()} for m in (first, second, third)]
+    buffers = [
+        {name: coordinate(name, buffer) for name, buffer in model.named_buffers() if buffer.is_floating_point()}
+        for model in (first, second, third)
+    ]
     origin = weights[0]
     across, up = ([w.to(o.device) - o for w, o in zip(other, origin, strict=True)] for other in weights[1:])
     across_buffers, up_buffers = (_differences(other, buffers[0]) for other in buffers[1:])
@@ -96,6 +100,16 @@ def plane(first: nn.Module, second: nn.Module, third: nn.Module) -> Plane:
     y = [part / height for part in rest]
     y_buffers = {name: (part - shadow * x_buffers[name]) / height for name, part in up_buffers.items()}
     return Plane((x, y), (x_buffers, y_buffers), ((0.0, 0.0), (width, 0.0), (shadow, height)))
+
+
+def is_variance(name: str) -> bool:
+    """Whether this buffer is batch normalisation's running variance, which must stay positive."""
+    return name.rpartition(".")[2] == "running_var"
+
+
+def coordinate(name: str, buffer: Tensor) -> Tensor:
+    """What moves along a line: the logarithm of a variance, any other buffer itself."""
+    return buffer.clamp_min(torch.finfo(buffer.dtype).tiny).log() if is_variance(name) else buffer
 
 
 def _differences(other: Mapping[str, Tensor], origin: Mapping[str, Tensor]) -> dict[str, Tensor]:

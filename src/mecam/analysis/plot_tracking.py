@@ -17,11 +17,12 @@ def plot(found: Sequence[Record], path: Path | str) -> Path:
     figure = new_figure(width=9, height=9)
     step = [r.step for r in found]
     for place, (title, lines) in zip(figure.subplots(3, 2, sharex=True).flat, panels(found).items(), strict=True):
-        place.set(title=title, yscale="linear" if title in LINEAR else "log", xlabel="step")
+        place.set(title=title, yscale="linear" if title in LINEAR else "log")
         for name, values in lines.items():
             place.plot(step, values, label=name, linewidth=1)
         if len(lines) > 1:
             place.legend(fontsize="small")
+    figure.supxlabel("step")
     return save(figure, path)
 
 

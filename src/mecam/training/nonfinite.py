@@ -67,8 +67,14 @@ def step_if_finite(
 
 
 def finite_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """A copy of the buffers, such as batch-norm statistics, to go back to."""
-    return {name: buffer.clone() for name, buffer in module.named_buffers() if buffer.is_floating_point()}
+    """A copy of the buffers that a pass changes, such as batch-norm statistics that are not frozen, to go back to."""
+    return {
+        name: buffer.clone()
+        for prefix, child in module.named_modules()
+        if child.training
+        for name, buffer in child.named_buffers(prefix, recurse=False)
+        if buffer.is_floating_point()
+    }
 
 
 def put_back(module: nn.Module, before: Mapping[str, Tensor]) -> None:

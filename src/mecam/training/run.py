@@ -68,7 +68,7 @@ class Run:
         self.trained = self.method.build(self.network, setting)
         self.trained.to(machine.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = build.build_optimizer(recipe, self.method, self.network, self.trained, machine.device)
-        self.groups = [list(group["params"]) for group in self.optimizer.param_groups]
+        self.parameters = list(self.trained.parameters())  # finding them takes longer than a small network's update
         if recipe.compile:
             self.network.featurizer.compile()
         self.records = build.what_to_record(recipe, self.method, self.optimizer, machine.device)
@@ -115,7 +115,8 @@ class Run:
             self.skipped += 1
         except ValueError as error:
             raise build.too_few(recipe, error) from error
-        nonfinite.put_back(self.trained, buffers)
+        if buffers:
+            nonfinite.put_back(self.trained, buffers)
         if self.machine.device.type == "cuda" and recipe.nonfinite == "raise":
             self.noted.append((step, before, self._skipped().clone()))
         self.method_state = method.after(self.trained, batch, draw, first)
@@ -218,7 +219,7 @@ class Run:
             one_pass = self._recorded_pass if self.records == "passes" else self._pass
             value, next_state = one_pass(batch, draw, state)
             states.append(next_state)
-            gradients = [parameter.grad for parameter in self.trained.parameters()]
+            gradients = [parameter.grad for parameter in self.parameters]
             ranks.average([value, *gradients])
             if self.looks == "host":
                 nonfinite.require_finite(value, gradients)
@@ -247,10 +248,10 @@ class Run:
         """`_pass` as a CUDA graph, for optimizers that decide on the host which passes to take."""
 
         def one_pass(*inputs: Any) -> tuple[Tensor, Any, list[Tensor | None]]:
-            return *self._pass(*inputs), [parameter.grad for parameter in self.trained.parameters()]
+            return *self._pass(*inputs), [parameter.grad for parameter in self.parameters]
 
         value, state, gradients = self._replay(one_pass, batch, draw, state)
-        for parameter, gradient in zip(self.trained.parameters(), gradients, strict=True):
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
             # the next replay fills the same memory, and optimizers keep gradients over passes
             parameter.grad = None if gradient is None else gradient.clone()
         return value.clone(), state

