@@ -214,3 +214,57 @@ def test_results_are_read_without_torch(tmp_path: Path) -> None:
     finished(tmp_path)
     ended = subprocess.run([sys.executable, "-c", LIGHT, str(tmp_path)], check=True, capture_output=True, text=True)
     assert ended.stdout.split()[-3:] == ["1", "some-id", "True"]
+
+
+def test_files_of_another_run_are_told_as_such(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "one")
+    other = RunFolder(tmp_path / "other")
+    other.begin({**RECIPE, "seed": 1}, ENVIRONMENT, run_id="other")
+    other.finish({"accuracy": 0.9})
+    folder.done_file.write_bytes(other.done_file.read_bytes())
+    for read in (folder.read_run, folder.read_result, folder.verify):
+        with pytest.raises(RunError, match=r"run\.json is damaged, or .*done\.json is another run's"):
+            read()
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    folder, other = begun(tmp_path / "one"), RunFolder(tmp_path / "other")
+    other.begin({**RECIPE, "seed": 1}, ENVIRONMENT, run_id="other")
+    other.save_checkpoint({"step": 3})
+    other.checkpoint_folder.rename(folder.checkpoint_folder)
+    with pytest.raises(RunError, match=r"checkpoint is not of the run in .*run\.json"):
+        folder.begin(RECIPE, ENVIRONMENT, run_id="some-id")
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"step": 0, "loss": 2.0}\n', None])
+def test_records_that_changed_since_the_checkpoint_are_found(tmp_path: Path, damage: bytes | None) -> None:
+    folder = begun(tmp_path)
+    folder.append({"step": 0, "loss": 1.0})
+    folder.save_checkpoint({"step": 0})
+    folder.append({"step": 1, "loss": 1.0})
+    if damage is None:
+        folder.records_file.unlink()
+    else:
+        folder.records_file.write_bytes(damage)
+    with pytest.raises(RunError, match=r"records\.jsonl is damaged: it is not as it was at the last checkpoint"):
+        folder.begin(RECIPE, ENVIRONMENT, run_id="some-id")
+
+
+def test_who_has_lost_the_claim_writes_nothing(tmp_path: Path) -> None:
+    folder = begun(tmp_path)
+
+    def lost() -> None:
+        raise RunError("taken over")
+
+    folder.guard = lost
+    before = sorted(tmp_path.rglob("*"))
+    for write in (
+        lambda: folder.append({"step": 1}),
+        lambda: folder.save_checkpoint({"step": 1}),
+        lambda: folder.write_model({"w": torch.ones(1)}),
+        lambda: folder.write_predictions({}),
+        lambda: folder.finish({}),
+    ):
+        with pytest.raises(RunError, match="taken over"):
+            write()
+    assert sorted(tmp_path.rglob("*")) == before

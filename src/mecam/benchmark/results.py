@@ -83,7 +83,7 @@ def _read(folder: Path) -> Result | None:
 def _why(error: Exception) -> str:
     if isinstance(error, (KeyError, TypeError, AttributeError)):
         return f"a file of it lacks what was expected there ({type(error).__name__}: {error}); {AGAIN}"
-    return str(error)
+    return f"{error}; {AGAIN}" if isinstance(error, RunError) else str(error)
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -98,9 +98,9 @@ def _parts(folder: Path) -> dict[str, Any]:
 def _verified(path: Path, part: dict[str, Any]) -> bytes:
     data = read_bytes(path)
     if len(data) != part["bytes"]:
-        raise _damaged(path, f"it has {len(data)} bytes and not {part['bytes']}")
+        raise _damaged(path, f"it has {len(data)} bytes and not {part['bytes']}, as {MANIFEST} says")
     if digest(data) != part["sha256"]:
-        raise _damaged(path, "its content does not match its checksum in the manifest")
+        raise _damaged(path, f"its content does not match its checksum in {MANIFEST}")
     return data
 
 

@@ -119,8 +119,13 @@ class RunFolder:
         return self.done_file.exists()
 
     def read_run(self) -> dict[str, Any]:
-        """run.json: id, recipe, environment."""
-        return read_sealed(self.run_file, RUN_KEYS)
+        """run.json: id, recipe, environment; of a finished run, checked to be the one that done.json is of."""
+        run = read_sealed(self.run_file, RUN_KEYS)
+        if self.is_done():
+            done = read_bytes(self.done_file)  # not parsed: tables read thousands of them, and that they do later
+            if b'"run.json": "' in done and self._digest(self.run_file).encode() not in done:
+                raise self._of_another()
+        return run
 
     def read_records(self) -> list[dict[str, Any]]:
         """The records so far; a last line that a kill cut off is left out."""
@@ -185,10 +190,13 @@ class RunFolder:
         checksums = done.get("sha256")
         expected = checksums.get(self.run_file.name) if isinstance(checksums, dict) else None
         if expected is not None and expected != self._digest(self.run_file):
-            raise RunError(
-                f"{self.run_file} is damaged, or {self.done_file} is another run's: its checksum there is another"
-            )
+            raise self._of_another()
         return done
+
+    def _of_another(self) -> RunError:
+        return RunError(
+            f"{self.run_file} is damaged, or {self.done_file} is another run's: its checksum there is another"
+        )
 
     def _checksums(self) -> dict[str, str]:
         checksums = self._read_done().get("sha256")
