@@ -83,7 +83,7 @@ def same_files(one: Path, other: Path, runs: list[Recipe]) -> None:
             {
                 file.name: file.read_bytes()
                 for file in (out / recipe.run_id).iterdir()
-                if file.is_file() and file.name not in ("run.json", "log.txt", "timing.json", "claim")
+                if file.is_file() and file.name.partition("-")[0] not in ("run.json", "log.txt", "timing.json", "claim")
             }
             for out in (one, other)
         ]

@@ -20,6 +20,7 @@ from mecam.recipe import make
 from mecam.report import write
 from mecam.report.commands import command
 from mecam.runs import RunFolder
+from mecam.runs.atomic import digest, seal
 from tests.report.runs import CLASSES, write_run
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -354,8 +355,9 @@ def test_a_thousand_runs(browser: Any, tmp_path: Path) -> None:
     out.mkdir()
     domains = ["art", "cartoon", "photo", "sketch"]
     first = write_run(out, 0.5, domains=domains, evaluations=51, predicted=WRONG * 20, target="art")
-    base = json.loads(first.run_file.read_text())
-    done = json.loads(first.done_file.read_text())
+    base, result = first.read_run(), first.read_result()
+    shared = ("records.jsonl", "model.safetensors", "predictions.safetensors")
+    checksums = {name: digest((first.path / name).read_bytes()) for name in shared}
     for number in range(999):
         settings = {"rho": 0.001 * (number // 8 + 1)}
         values = {
@@ -367,10 +369,11 @@ def test_a_thousand_runs(browser: Any, tmp_path: Path) -> None:
         recipe = make(values)
         folder = out / recipe.run_id
         folder.mkdir()
-        (folder / "run.json").write_text(json.dumps({**base, "id": recipe.run_id, "recipe": recipe.to_dict()}))
-        done["result"]["target_accuracy"] = 0.3 + 0.0005 * number
-        (folder / "done.json").write_text(json.dumps(done))
-        for name in ("records.jsonl", "model.safetensors", "predictions.safetensors"):
+        run = seal({**base, "id": recipe.run_id, "recipe": recipe.to_dict()})
+        reached = {**result, "target_accuracy": 0.3 + 0.0005 * number}
+        (folder / "run.json").write_bytes(run)
+        (folder / "done.json").write_bytes(seal({"result": reached, "sha256": {**checksums, "run.json": digest(run)}}))
+        for name in shared:
             os.link(first.path / name, folder / name)
     file = write(out, tmp_path / "page.html")
     assert file.stat().st_size < 15_000_000

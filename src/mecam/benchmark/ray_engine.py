@@ -296,7 +296,8 @@ def _run(
 
 def _files(folder: Path) -> dict[str, bytes]:
     """All that a run has written, but its claim and its checkpoint."""
-    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file() and file.name != CLAIM}
+    written = (file for file in folder.iterdir() if file.is_file() and not file.name.lstrip(".").startswith(CLAIM))
+    return {file.name: file.read_bytes() for file in written}
 
 
 def _mailbox() -> Any:
