@@ -4,10 +4,13 @@ torchvision wheels built for CUDA do not import beside a CPU build of torch, for
 and lightning then fail with them. Declaring the schemas is all they need.
 """
 
+import contextlib
+import importlib.util
 import os
 import secrets
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,11 +22,15 @@ TORCHVISION_SCHEMAS = {
 
 
 def declare_torchvision_operators() -> None:
+    """Unless torchvision's own library fits this torch: to define what it then defines again aborts the process."""
+    spec = importlib.util.find_spec("torchvision")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        for library in Path(folder).glob("_C*.so"):
+            with contextlib.suppress(OSError):
+                torch.ops.load_library(library)
     for name, schema in TORCHVISION_SCHEMAS.items():
-        try:
+        if not hasattr(torch.ops.torchvision, name):
             torch.library.define(f"torchvision::{name}", schema)
-        except RuntimeError:  # a torchvision that brought them itself
-            return
 
 
 declare_torchvision_operators()

@@ -207,25 +207,25 @@ def _link(temporary: Path, path: Path, content: bytes) -> bool:
             return True
     else:
         return True
-    try:  # no hard links here
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        _create(path, content)  # no hard links here
     except FileExistsError:
         return False
-    try:
-        os.write(descriptor, content)
-    finally:
-        os.close(descriptor)
     return True
 
 
 def _write(folder: Path, name: str, content: bytes) -> Path:
     path = folder / f".{name}-{secrets.token_hex(8)}.new"
+    _create(path, content)
+    return path
+
+
+def _create(path: Path, content: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         os.write(descriptor, content)
     finally:
         os.close(descriptor)
-    return path
 
 
 def _sweep(folder: Path, name: str, number: int) -> None:

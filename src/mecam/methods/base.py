@@ -122,7 +122,7 @@ class Method:
 
     def loss(self, network: Any, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         """The objective at the network's weights, and the next running state."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} has neither a loss nor a gradient; a method has one of them")
 
     def gradient(self, network: Any, batch: Batch, draw: Any, state: Any, *, graph: bool = False) -> tuple[Tensor, Any]:
         """Fill the parameters' gradients, which are empty; the objective's value and the next state."""
