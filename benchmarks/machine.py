@@ -17,11 +17,10 @@ import torch
 def heading(title: str, device: str, facts: dict[str, str]) -> list[str]:
     """Title, command, machine, versions and commit, then the benchmark's own facts."""
     command = f"python {os.path.relpath(sys.argv[0])} {shlex.join(sys.argv[1:])}"
-    versions = [f"torch {torch.__version__}", f"pytorch_optimizer {_version('pytorch_optimizer')}"]
     everything = {
-        "machine": _machine(device),
-        "versions": ", ".join([*versions, f"Python {platform.python_version()}"]),
-        "commit": _commit(),
+        "machine": describe(device),
+        "versions": versions(),
+        "commit": commit(),
         **facts,
     }
     return [f"# {title}", "", f"    {command.strip()}", "", *(f"- {name}: {fact}" for name, fact in everything.items())]
@@ -62,13 +61,20 @@ def _row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _machine(device: str) -> str:
+def describe(device: str) -> str:
+    """The processor, and the accelerator if it is one that is used."""
     processor = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
         named = (line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
         processor = next(named, processor).rpartition(":")[2].strip()
     cpu = f"{processor}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
     return cpu if device == "cpu" else f"{torch.cuda.get_device_name()} beside {cpu}"
+
+
+def versions() -> str:
+    """Of what a measurement depends on beside the code."""
+    packages = [f"torch {torch.__version__}", f"pytorch_optimizer {_version('pytorch_optimizer')}"]
+    return ", ".join([*packages, f"Python {platform.python_version()}"])
 
 
 def _version(package: str) -> str:
@@ -78,7 +84,7 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _commit() -> str:
+def commit() -> str:
     """The commit measured; $MECAM_COMMIT names it where the code runs outside its repository."""
     if named := os.environ.get("MECAM_COMMIT"):
         return named

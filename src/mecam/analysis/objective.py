@@ -84,12 +84,19 @@ class Objective:
 
     @contextmanager
     def studied(self) -> Iterator[None]:
-        """The model in eval mode, and afterwards as it was, module by module."""
+        """The model in eval mode, and afterwards as it was, module by module.
+
+        TF32, by which a GPU's convolutions would go, is off: it rounds weights to 11 bits, and a step of rho = 0.01
+        changes most of them by less.
+        """
         modes = {module: module.training for module in self.model.modules()}
+        convolutions, products = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
         self.model.eval()
         try:
             yield
         finally:
+            torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = convolutions, products
             for module, training in modes.items():
                 module.training = training
 

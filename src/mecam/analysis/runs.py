@@ -23,6 +23,7 @@ from mecam.data.splits import split as split_domain
 from mecam.recipe import Recipe
 from mecam.runs import RunError
 from mecam.serving.model import Preprocessing, find_run, load_model
+from mecam.training.build import own_settings, virtual_layers
 from mecam.virtual import VirtualDomain
 
 if TYPE_CHECKING:
@@ -140,9 +141,9 @@ def virtual_domain_of(path: Path | str, objective: Objective) -> VirtualDomain |
     recipe = Recipe(**find_run(path).read_run()["recipe"])
     if recipe.virtual in ("none", "fourier") or not cast("Images", objective.batches).mixed:
         return None
-    found = virtual.create(recipe.virtual, generator=torch.Generator().manual_seed(0), **recipe.virtual_settings)
+    found = virtual.create(recipe.virtual, generator=torch.Generator().manual_seed(0), **own_settings(recipe))
     network = cast("Network", objective.model)
-    return found.attach(network, network.stages)
+    return found.attach(network, virtual_layers(recipe, network.stages))
 
 
 def _some(indices: dict[int, NDArray[np.int64]], limit: int) -> dict[int, NDArray[np.int64]]:

@@ -15,7 +15,6 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor
 
 from mecam.analysis._figure import new_figure, save
@@ -251,6 +250,13 @@ def _chosen(values: NDArray[np.floating], k: int, end: End) -> NDArray[np.intp]:
 def _by_arpack(
     hessian: Hessian, k: int, end: End, tolerance: float, seed: int
 ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+    from scipy.sparse.linalg import (  # slow, and of use here only
+        ArpackError,
+        ArpackNoConvergence,
+        LinearOperator,
+        eigsh,
+    )
+
     dtype = np.float64 if hessian.dtype == torch.float64 else np.float32
     operator = LinearOperator(hessian.shape, matvec=hessian.on_host, dtype=dtype)
     if hessian.is_zero(seed):  # which ARPACK refuses

@@ -46,10 +46,32 @@ def check_parts(recipe: Recipe) -> None:
         averaging.create(recipe.averaging, **recipe.averaging_settings)
         find_backbone(recipe.backbone)
         if recipe.virtual != "none":
-            virtual.create(recipe.virtual, **recipe.virtual_settings)
+            virtual.create(recipe.virtual, **own_settings(recipe))
         create_optimizer(recipe.optimizer, [parameter], base=recipe.base, **{**rates, **recipe.optimizer_settings})
     except TypeError as error:  # a setting that is not known, or of another type
         raise RecipeError(f"a setting does not fit: {error}; mecam list --verbose shows them all") from error
+
+
+def own_settings(recipe: Recipe) -> dict[str, Any]:
+    """The settings of the virtual domain itself, without the layers it is attached to."""
+    return {name: value for name, value in recipe.virtual_settings.items() if name != "layers"}
+
+
+def virtual_layers(recipe: Recipe, stages: Sequence[str]) -> Sequence[str]:
+    """Those of the network's stages that the virtual domain acts on: all, or the ones that layers = "1,2" counts."""
+    named = recipe.virtual_settings.get("layers")
+    if named is None:
+        return stages
+    if recipe.virtual == "fourier":
+        raise RecipeError("virtual_settings.layers: fourier acts on pixels, not on layers; leave that setting out")
+    by_number = {str(number): stage for number, stage in enumerate(stages, 1)}
+    numbers = [number.strip() for number in str(named).split(",")]
+    if not set(numbers) <= set(by_number):
+        raise RecipeError(
+            f"virtual_settings.layers={named!r} is not allowed; the backbone has {len(stages)} of them: "
+            'give their numbers, such as "1" or "1,2"'
+        )
+    return [by_number[number] for number in numbers]
 
 
 def below_of(recipe: Recipe) -> str:
@@ -170,6 +192,8 @@ def what_to_record(
     # inside a graph a virtual domain draws from other streams: a resumed run would not repeat bit for bit
     if device.type == "cpu" or not recipe.record or recipe.deterministic or ranks.count() > 1 or not steady:
         return "nothing"
+    if getattr(optimizer, "shared_noise", False):  # which sets the device's random state, as no graph can
+        return "nothing"
     if type(below).__module__.startswith("torch.optim") and not getattr(optimizer, "decides_on_host", False):
         return "nothing" if recipe.track else "steps"
     return "passes" if getattr(optimizer, "virtual_domain", None) is None and not recipe.track else "nothing"
@@ -181,9 +205,10 @@ def needs_graph(optimizer: torch.optim.Optimizer, recipe: Recipe) -> bool:
 
 
 def _virtual_domain(recipe: Recipe, network: Network) -> virtual.VirtualDomain:
-    settings = recipe.virtual_settings
+    settings = own_settings(recipe)
+    layers = virtual_layers(recipe, network.stages)
     if recipe.virtual == "fourier":  # the one that acts on pixels
         normal = network.normalization
         domain = virtual.Fourier(**{"mean": normal.mean, "std": normal.std, **settings})
         return domain.attach(network.featurizer)
-    return virtual.create(recipe.virtual, **settings).attach(network, network.stages)
+    return virtual.create(recipe.virtual, **settings).attach(network, layers)

@@ -1,0 +1,113 @@
+"""The runs of the study on PACS: which there are, in what order, which were done and what the search chose of them.
+
+Needs no torch. The experiments are recipes/pacs_*.toml, so that `mecam bench recipes/pacs_main.toml` is the same runs;
+what came out of each is a line in benchmarks/results/pacs.json, by the run's id.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mecam.benchmark.plan import expand, override, read
+from mecam.recipe import Recipe
+from mecam.runs import write_atomic
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results" / "pacs.json"
+PHASES = ("search", "main", "long", "parts", "beyond")
+TUNED = ("main", "long")  # the phases that run what the search chose, and nothing else
+FIRST = ("adam", "sam", "mecam")  # whose seeds come before other optimizers' first one
+Records = dict[str, dict[str, Any]]
+Choice = dict[str, dict[str, Any]]  # by optimizer, its lr and optimizer_settings
+
+
+def planned(
+    phase: str,
+    domains: Mapping[str, Sequence[str]],
+    *,
+    values: Mapping[str, Any] | None = None,
+    choice: Choice | None = None,
+    folder: Path = ROOT / "recipes",
+) -> list[Recipe]:
+    """The runs of a phase in the order they are run: what is there at any time has as many seeds of each as can be.
+
+    Args:
+        values: entries in place of the recipes' own, to try the whole on less.
+        choice: what the search chose, in place of what the recipes say.
+    """
+    recipes = expand(override(read(folder / f"pacs_{phase}.toml").blocks, values or {}), domains)
+    if choice and phase in TUNED:
+        recipes = [replace(recipe, **choice.get(recipe.optimizer, {})) for recipe in recipes]
+    return sorted(recipes, key=lambda recipe: (_turn(recipe) if phase in ("search", "main") else 0, recipe.seed))
+
+
+def _turn(recipe: Recipe) -> int:
+    if recipe.method != "erm" or recipe.averaging != "none":
+        return 2
+    return 0 if recipe.optimizer in FIRST else 1
+
+
+def load(path: Path) -> Records:
+    """The records in this file; none where there is no file."""
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def save(records: Records, path: Path) -> None:
+    """A run a line, by its id, so that a difference of two versions shows runs."""
+    lines = [f"{json.dumps(run_id)}: {json.dumps(records[run_id])}" for run_id in sorted(records)]
+    write_atomic(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
+
+
+def validation(record: Mapping[str, Any]) -> float:
+    """The mean source validation accuracy that a run was selected by; at the end where nothing is selected (SWAD)."""
+    at_steps = {entry[0]: entry[1] for entry in record["history"]}
+    selected = record["selected_step"]
+    if selected is not None:
+        return at_steps[selected]
+    target = record["recipe"]["target"]
+    held_out = [split[0] for name, split in record["splits"].items() if name.endswith(" out")]
+    own = record["splits"].get(f"{target} out")
+    return (sum(held_out) - (own[0] if own else 0.0)) / (len(held_out) - (own is not None))
+
+
+def searched(records: Records, recipes: Sequence[Recipe]) -> dict[str, list[tuple[dict[str, Any], float | None]]]:
+    """By optimizer its points, and the mean source validation of each over the targets; None if one was not run."""
+    found: dict[str, dict[str, tuple[dict[str, Any], list[float | None]]]] = {}
+    for recipe in recipes:
+        point = {"lr": recipe.lr, "optimizer_settings": recipe.optimizer_settings}
+        record = records.get(recipe.run_id)
+        _, seen = found.setdefault(recipe.optimizer, {}).setdefault(json.dumps(point), (point, []))
+        seen.append(None if record is None else validation(record))
+    return {optimizer: [(point, _mean(seen)) for point, seen in points.values()] for optimizer, points in found.items()}
+
+
+def chosen(records: Records, recipes: Sequence[Recipe]) -> Choice:
+    """The best point of each optimizer whose search is complete; the first of equals. No target accuracy is read."""
+    choice = {}
+    for optimizer, points in searched(records, recipes).items():
+        known = [(point, value) for point, value in points if value is not None]
+        if len(known) == len(points):
+            choice[optimizer] = max(known, key=lambda pair: pair[1])[0]
+    return choice
+
+
+def departures(recipes: Sequence[Recipe], choice: Choice) -> list[str]:
+    """Where the recipes have other values than the search chose."""
+    found = {}
+    for recipe in recipes:
+        for name, value in choice.get(recipe.optimizer, {}).items():
+            if getattr(recipe, name) != value:
+                label = " + ".join(
+                    part for part in (recipe.optimizer, recipe.method, recipe.averaging) if part not in ("erm", "none")
+                )
+                found[f"{label}: {name} is {getattr(recipe, name)}, the search chose {value}"] = None
+    return list(found)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
