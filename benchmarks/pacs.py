@@ -42,8 +42,9 @@ CURVED = ("adam", "sam", "sagm", "crsam", "fsam", "mecam")  # whose curvature th
 DRAWN = {"ERM": "adam", "SAM": "sam", "MeCAM": "mecam"}  # whose landscapes are drawn
 BATCH = 256  # images at once when curvature is measured on a GPU
 TOLERANCE, DRAWS = 1e-2, 8  # of the largest eigenvalue, relative; of the trace
-# of a run that nothing like was seen yet, in seconds: its start and end, an evaluation, a pass
+# of a run that nothing like was seen yet, in seconds: its start and end, an evaluation, a pass; its curvature
 START, EVALUATION, PASS = 4.0, 0.5, 0.0125
+MEASURING = 40.0
 
 
 def main() -> int:
@@ -69,6 +70,8 @@ def main() -> int:
                     continue
                 left = None if options.minutes is None else 60 * options.minutes - (time.perf_counter() - began)
                 expected = estimate(recipe, records)
+                if wants_curvature(recipe, phase, options):
+                    expected += measuring(records)
                 if left is not None and expected > left:
                     print(f"stopped: {recipe.run_id} would take about {expected:.0f} s, {left:.0f} s are left")
                     return finish(options, out, data, domains, values, records, failed)
@@ -126,6 +129,7 @@ def run(
     start = time.perf_counter()
     folder = train(recipe, out, device=options.device, data=data)
     seconds = time.perf_counter() - start
+    gc.collect()  # recorded steps hang in cycles, and hold memory of the device
     known = records.get(recipe.run_id)
     if known is not None and seconds < 1:  # trained before, its weights kept
         seconds = known["seconds"]
@@ -146,7 +150,6 @@ def run(
     print(f"{phase}: {recipe.run_id}: {100 * target:.2f} % on the target, {seconds:.1f} s", flush=True)
     if options.keep is None and not wants_landscape(recipe, phase, options):
         shutil.rmtree(folder.path)
-    gc.collect()  # recorded steps hang in cycles, and hold memory of the device
 
 
 def summary(recipe: Recipe, folder: RunFolder) -> dict[str, Any]:
@@ -197,6 +200,8 @@ def curvature(folder: RunFolder, data: DomainSet, options: argparse.Namespace) -
             "C": [significant(each.curvature) for each in at.at],
             "numerator": [significant(each.numerator) for each in at.at],
         }
+    if "batch" in common:
+        common["batch"] = BATCH // 2  # a second backward holds several times what a first one does
     objective = objective_of(folder.path, "train", limit=options.spectrum_images, **common)
     objective.batches = list(objective.batches)
     trace = spectrum.trace(objective, draws=DRAWS)
@@ -271,9 +276,17 @@ def estimate(recipe: Recipe, records: pacs_plan.Records) -> float:
     return pace * _guess(recipe)
 
 
+def measuring(records: pacs_plan.Records) -> float:
+    """Seconds that the curvature of a run takes."""
+    seen = [record["curvature_seconds"] for record in records.values() if "curvature_seconds" in record]
+    return statistics.fmean(seen) if seen else MEASURING
+
+
 def _kind(recipe: Mapping[str, Any]) -> str:
-    names = ("data", "backbone", "method", "optimizer", "averaging", "virtual", "steps", "record", "optimizer_settings")
-    return json.dumps({name: recipe[name] for name in names}, sort_keys=True)
+    """What the time of a run depends on; of an optimizer's settings, those that are switches and counts."""
+    names = ("data", "backbone", "method", "optimizer", "averaging", "virtual", "steps", "record", "virtual_settings")
+    switches = {name: value for name, value in recipe["optimizer_settings"].items() if isinstance(value, int)}
+    return json.dumps([*(recipe[name] for name in names), switches], sort_keys=True)
 
 
 def _guess(recipe: Recipe) -> float:

@@ -10,7 +10,7 @@ import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SMALL = ["data=shapes", "backbone=resnet8", "pretrained=false", "image_size=32"]
-SMALL += ["steps=2", "evaluate_every=1", "batch=2", "dropout=0"]
+SMALL += ["steps=1", "evaluate_every=1", "batch=2", "dropout=0"]
 Drive = Callable[..., str]
 
 
@@ -45,8 +45,8 @@ def test_it_goes_on_where_it_stopped(drive: Drive, tmp_path: Path) -> None:
     text = drive(*few, "optimizer=adam")
     assert text.count("% on the target") == 1
     (first,) = read(out).values()
-    assert first["recipe"]["steps"] == 2
-    assert [entry[0] for entry in first["history"]] == [0, 1, 2]
+    assert first["recipe"]["steps"] == 1
+    assert [entry[0] for entry in first["history"]] == [0, 1]
     best = max(first["history"], key=lambda entry: entry[1])
     assert first["selected_step"] == best[0]
     assert first["target_accuracy"] == first["splits"]["sketch in"][0] == best[3]
@@ -67,3 +67,16 @@ def test_it_goes_on_where_it_stopped(drive: Drive, tmp_path: Path) -> None:
     assert measured["spectrum"]["eigenvalue"] != 0
     listed = drive(*few, "optimizer=adam,mecam", "--list")
     assert listed.startswith("main: 2 of 2 runs done, 0 minutes to go")
+
+
+def test_landscapes_are_drawn_of_three_runs(drive: Drive, tmp_path: Path) -> None:
+    few = ["--phases", "main", "--only", "method=erm", "averaging=none", "seed=0", "target=sketch"]
+    options = ["--landscapes", "sketch", "--landscape-steps", "3", "--landscape-images", "4"]
+    out = drive(*few, "optimizer=adam,sam,mecam", *options, "--figures", str(tmp_path / "figures"))
+    assert out.count("% on the target") == 3
+    files = {file.name for file in (tmp_path / "figures").iterdir()}
+    assert files == {"landscape-contour.png", "landscape-surface.png", "landscape-line.png", "landscapes.json"}
+    numbers = read(tmp_path / "figures" / "landscapes.json")
+    assert list(numbers) == [f"{name}, {d}-D" for d in (1, 2) for name in ("ERM", "SAM", "MeCAM")]
+    assert len(numbers["SAM, 1-D"]["loss"][0]) == 5
+    assert numbers["SAM, 1-D"]["loss"][0][2] == pytest.approx(numbers["SAM, 2-D"]["loss"][1][1], rel=1e-3)

@@ -1,0 +1,460 @@
+"""The tables of the study on PACS, from benchmarks/results/pacs.json alone; nothing is trained, torch is not needed.
+
+    python benchmarks/pacs_table.py             # puts them into benchmarks/results/pacs.md, between their markers
+    python benchmarks/pacs_table.py --chosen    # says what the search chose, and where the recipes differ from it
+
+Rows are the runs that recipes/pacs_*.toml name; what was not run is said to be missing. Words around the markers stay.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import re
+import statistics
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import t
+
+import pacs_plan
+from mecam.benchmark import paper
+from mecam.benchmark.tables import AVERAGE, SPREADS, Key
+from mecam.recipe import Recipe
+
+DOMAINS = {"PACS": ("art_painting", "cartoon", "photo", "sketch")}
+TARGETS = DOMAINS["PACS"]
+PAGE = pacs_plan.RESULTS.with_suffix(".md")
+MISSING = "not run"
+NAMES = {
+    "adam": "ERM",
+    "sam": "SAM",
+    "mecam": "MeCAM",
+    "sagm": "SAGM",
+    "fad": "FAD",
+    "crsam": "CR-SAM",
+    "fsam": "F-SAM",
+    "gam": "GAM",
+    "swad": "SWAD",
+    "coral": "CORAL",
+    "mixstyle": "MixStyle",
+}
+CURVED = ("adam", "sam", "sagm", "crsam", "fsam", "mecam")
+SPLITS = {"train": "source training", "validation": "source validation", "target": "unseen target"}
+SEEDS = 3  # from which on there is an interval over them
+LENGTHS = (100, 200, 300, 500, 1000, 1500, 2000, 3000, 4000, 5000)
+Place = tuple[int, str]  # seed and target
+
+
+@dataclass(frozen=True)
+class Row:
+    """What differs from run to run in seed and target alone."""
+
+    label: str
+    recipe: Recipe  # of one of them
+    expected: tuple[Place, ...]
+    records: Mapping[Place, Mapping[str, Any]]
+
+    @property
+    def values(self) -> dict[Place, float]:
+        """Accuracy on the target, percent."""
+        return {place: 100 * record["target_accuracy"] for place, record in self.records.items()}
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean with its 95 % confidence interval by Student's t."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.2f} [{self.low:+.2f}, {self.high:+.2f}]"
+
+
+def interval(values: Sequence[float]) -> Interval | None:
+    """None without two values."""
+    if len(values) < 2:
+        return None
+    mean = statistics.fmean(values)
+    half = float(t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
+    return Interval(mean, mean - half, mean + half, len(values))
+
+
+def rows(recipes: Sequence[Recipe], records: pacs_plan.Records, label: Callable[[Recipe], str]) -> list[Row]:
+    """The rows of these runs, in the order in which they are first named."""
+    groups: dict[str, list[Recipe]] = {}
+    for recipe in recipes:
+        shared = {name: value for name, value in recipe.to_dict().items() if name not in ("seed", "target")}
+        groups.setdefault(json.dumps(shared, sort_keys=True), []).append(recipe)
+    return [
+        Row(
+            label(group[0]),
+            group[0],
+            tuple((recipe.seed, str(recipe.target)) for recipe in group),
+            {(r.seed, str(r.target)): records[r.run_id] for r in group if r.run_id in records},
+        )
+        for group in groups.values()
+    ]
+
+
+def name_of(recipe: Recipe) -> str:
+    """ERM, MeCAM + SWAD, ERM + MixStyle."""
+    more = [part for part in (recipe.method, recipe.averaging) if part not in ("erm", "none")]
+    return " + ".join(NAMES.get(part, part) for part in (recipe.optimizer, *more))
+
+
+def differs_from(usual: Recipe) -> Callable[[Recipe], str]:
+    """What a recipe has that the usual one has not, in words; the usual one's own name for itself."""
+
+    def label(recipe: Recipe) -> str:
+        there, here, words = usual.to_dict(), recipe.to_dict(), []
+        for name, value in here.items():
+            if name in ("seed", "target") or value == there[name]:
+                continue
+            if isinstance(value, dict):
+                words += [f"{key} {value[key]}" for key in value if value[key] != there[name].get(key)]
+            else:
+                words.append(f"{name} {value}" if name != "optimizer" else str(value))
+        return ", ".join(words) or name_of(recipe)
+
+    return label
+
+
+def trials(row: Row) -> dict[int, float]:
+    """The mean over the targets of each seed that has all of them."""
+    values = row.values
+    return {
+        seed: statistics.fmean(values[seed, target] for target in TARGETS)
+        for seed in sorted({seed for seed, _ in values})
+        if all((seed, target) in values for target in TARGETS)
+    }
+
+
+def cell(values: Sequence[float], whole: int | None = None) -> str:
+    """Mean and standard error; how many are behind it, where that is not as many as behind the row's average."""
+    if not values:
+        return MISSING
+    spread = f" ± {SPREADS['stderr'](values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.1f}{spread}" + (f" ({len(values)})" if whole not in (None, len(values)) else "")
+
+
+def accuracies(row: Row) -> list[str]:
+    """A cell a target, their average, and how many seeds are behind it."""
+    whole = trials(row)
+    by_target = [[value for (_, name), value in row.values.items() if name == target] for target in TARGETS]
+    return [*(cell(values, len(whole)) for values in by_target), cell(list(whole.values())), str(len(whole))]
+
+
+def gaps(row: Row, baseline: Row) -> list[float]:
+    """Differences over pairs: the same seed, and with it the same splits and batches, on the same target."""
+    mine, theirs = row.values, baseline.values
+    return [mine[place] - theirs[place] for place in sorted(mine.keys() & theirs.keys())]
+
+
+def gaps_by_seed(row: Row, baseline: Row) -> list[float]:
+    """Differences of the averages over targets."""
+    mine, theirs = trials(row), trials(baseline)
+    return [mine[seed] - theirs[seed] for seed in sorted(mine.keys() & theirs.keys())]
+
+
+def paired(found: Sequence[float]) -> str:
+    """The mean and its interval; of a single pair the difference alone."""
+    return str(interval(found) or (f"{found[0]:+.2f}" if found else MISSING))
+
+
+def seconds(row: Row) -> float | None:
+    taken = [record["seconds"] for record in row.records.values()]
+    return statistics.median(taken) if taken else None
+
+
+def published(recipe: Recipe, target: str) -> str:
+    """The paper's number; the two where its tables differ."""
+    key = Key("PACS", recipe.method, recipe.optimizer, recipe.averaging)
+    found = dict.fromkeys(f"{entry.mean:.1f}" for entry in paper.beside(key, target))
+    return " / ".join(found) or "-"
+
+
+def main_table(table: Sequence[Row]) -> list[str]:
+    header = ["", *TARGETS, "average", "seeds", "seconds a run", "paper, average"]
+    body = []
+    for row in table:
+        taken = seconds(row)
+        words = "-" if taken is None else f"{taken:.0f}"
+        body.append([row.label, *accuracies(row), words, published(row.recipe, AVERAGE)])
+    note = "Percent on the unseen domain; ± is the standard error over seeds, as DomainBed computes it (ddof 0)."
+    return [note, *markdown(header, body)]
+
+
+def paper_table(table: Sequence[Row]) -> list[str]:
+    body = [[row.label, *(published(row.recipe, target) for target in (*TARGETS, AVERAGE))] for row in table]
+    return markdown(["paper, ResNet-50", *TARGETS, "average"], body)
+
+
+def difference_table(table: Sequence[Row], baselines: Sequence[str]) -> list[str]:
+    by_label = {row.label: row for row in table}
+    header = [""]
+    for name in baselines:
+        header += [f"minus {name}, pairs", "pairs", "over seeds"]
+    body = []
+    for row in table:
+        cells = [row.label]
+        for name in baselines:
+            if name == row.label or name not in by_label:
+                cells += ["", "", ""]
+                continue
+            over_pairs, over_seeds = gaps(row, by_label[name]), gaps_by_seed(row, by_label[name])
+            by_seed = paired(over_seeds) if len(over_seeds) >= SEEDS else "-"
+            cells += [paired(over_pairs), str(len(over_pairs)), by_seed]
+        body.append(cells)
+    return [
+        "Points, and their 95 % interval by Student's t. A pair is a seed and a target that both methods were run on; "
+        "pairs of one seed share splits: the interval is rather too narrow. Over seeds: of the averages over targets.",
+        *markdown(header, body),
+    ]
+
+
+def search_table(records: pacs_plan.Records, recipes: Sequence[Recipe]) -> list[str]:
+    choice = pacs_plan.chosen(records, recipes)
+    body = []
+    for optimizer, points in pacs_plan.searched(records, recipes).items():
+        for point, value in points:
+            settings = ", ".join(f"{name} {setting}" for name, setting in point["optimizer_settings"].items())
+            mark = "chosen" if choice.get(optimizer) == point else ""
+            reached = MISSING if value is None else f"{100 * value:.2f}"
+            body.append([NAMES.get(optimizer, optimizer), f"{point['lr']:g}", settings, reached, mark])
+    return markdown(["", "lr", "settings", "source validation", ""], body)
+
+
+def curvature_tables(table: Sequence[Row]) -> list[str]:
+    """C on each split, then what else was measured; over the seeds and targets that all methods here have."""
+    measured = {
+        row.label: {place: record["curvature"] for place, record in row.records.items() if "curvature" in record}
+        for row in table
+        if row.recipe.optimizer in CURVED and row.recipe.method == "erm" and row.recipe.averaging == "none"
+    }
+    there = {label: found for label, found in measured.items() if found}
+    if not there:
+        return [MISSING]
+    places = sorted(set.intersection(*(set(found) for found in there.values())))
+    if not places:
+        return ["not yet measured on a seed and target that all methods share"]
+    radii = there[next(iter(there))][places[0]]["rho"]
+    lines = [
+        f"Over {len(places)} runs a method: {', '.join(f'seed {seed} {target}' for seed, target in places)}. "
+        f"In brackets in how many of them C is the lowest of the {len(there)} methods."
+    ]
+    for split, words in SPLITS.items():
+        body = []
+        for label in measured:
+            cells = []
+            for at in range(len(radii)):
+                if label not in there:
+                    cells.append(MISSING)
+                    continue
+                mine = [there[label][place][split]["C"][at] for place in places]
+                lowest = sum(
+                    min(there, key=lambda other: there[other][place][split]["C"][at]) == label for place in places
+                )
+                cells.append(f"{statistics.fmean(mine):.2g} ({lowest})")
+            body.append([label, *cells])
+        lines += ["", f"C on the {words} split:", *markdown(["", *(f"rho {rho:g}" for rho in radii)], body)]
+    body = []
+    for label in measured:
+        if label not in there:
+            body.append([label, *[MISSING] * 4])
+            continue
+        found = [there[label][place] for place in places]
+        largest = [each["spectrum"]["eigenvalue"] for each in found if "eigenvalue" in each["spectrum"]]
+        body.append(
+            [
+                label,
+                cell_of(largest),
+                cell_of([each["spectrum"]["trace"] for each in found]),
+                cell_of([each["train"]["gradient_norm"] for each in found]),
+                cell_of([each["train"]["loss"] for each in found]),
+            ]
+        )
+    images = sorted({there[label][place]["spectrum"]["images"] for label in there for place in places})
+    lines += ["", f"Eigenvalue of largest magnitude and trace on {'/'.join(map(str, images))} images of the source "]
+    lines[-1] += "training split, gradient norm and loss on all of what C is measured on:"
+    return [*lines, *markdown(["", "λ_max", "trace", "‖∇f‖", "f"], body), "", "The paper's C:", *paper_curvature()]
+
+
+def cell_of(values: Sequence[float]) -> str:
+    return f"{statistics.fmean(values):.3g}" if values else MISSING
+
+
+def paper_curvature() -> list[str]:
+    with (files("mecam.benchmark") / "published" / "curvature_pacs.csv").open(encoding="utf-8") as file:
+        header, *body = csv.reader(file)
+    return markdown(["", *(name.replace("_", " ") for name in header[1:])], body)
+
+
+def selected_until(record: Mapping[str, Any], length: int) -> float | None:
+    """The accuracy on the target, percent, at the step that is selected among those up to `length`; ties: the first."""
+    among = [entry for entry in record["history"] if entry[0] <= length]
+    if not among or record["history"][-1][0] < length:
+        return None
+    return 100.0 * max(among, key=lambda entry: (entry[1], -entry[0]))[3]
+
+
+def against_steps(table: Sequence[Row]) -> dict[str, dict[int, list[float]]]:
+    """By method and length, the averages over targets of each seed that has all targets."""
+    found: dict[str, dict[int, list[float]]] = {}
+    for row in table:
+        for length in LENGTHS:
+            at = {place: selected_until(record, length) for place, record in row.records.items()}
+            for seed in sorted({seed for seed, _ in at}):
+                values = [at.get((seed, target)) for target in TARGETS]
+                known = [value for value in values if value is not None]
+                if len(known) == len(TARGETS):
+                    found.setdefault(row.label, {}).setdefault(length, []).append(statistics.fmean(known))
+    return found
+
+
+def steps_table(table: Sequence[Row]) -> list[str]:
+    found = against_steps(table)
+    lengths = [length for length in LENGTHS if length <= table[0].recipe.steps]
+    body = [[row.label, *(cell(found.get(row.label, {}).get(length, [])) for length in lengths)] for row in table]
+    return markdown(["average, steps up to", *map(str, lengths)], body)
+
+
+def parts_table(table: Sequence[Row], usual: Row, plain: Row) -> list[str]:
+    """Accuracies, the paired difference to the usual row, and the time in that of ERM."""
+    header = ["", *TARGETS, "average", "seeds", f"minus {usual.label}, pairs", "pairs", "time, in ERM's"]
+    body = []
+    erm = seconds(plain)
+    for row in table:
+        found = gaps(row, usual)
+        gap = ["", ""] if row.recipe == usual.recipe else [paired(found), str(len(found))]
+        taken = seconds(row)
+        ratio = f"{taken / erm:.2f}" if taken is not None and erm else "-"
+        body.append([row.label, *accuracies(row), *gap, ratio])
+    return markdown(header, body)
+
+
+def every_run(table: Sequence[Row]) -> list[str]:
+    """Each seed's numbers; rows without any run are left out."""
+    body = []
+    for row in table:
+        for seed in sorted({seed for seed, _ in row.values}):
+            cells = [row.values.get((seed, target)) for target in TARGETS]
+            steps = [row.records.get((seed, target), {}).get("selected_step") for target in TARGETS]
+            words = [MISSING if value is None else f"{value:.2f}" for value in cells]
+            body.append([row.label, str(seed), *words, ", ".join("-" if s is None else str(s) for s in steps)])
+    return markdown(["", "seed", *TARGETS, "selected steps"], body) if body else [MISSING]
+
+
+def account(records: pacs_plan.Records, phases: Mapping[str, Sequence[Recipe]]) -> list[str]:
+    """How much of each phase was run, where and with what."""
+    lines = []
+    for phase, recipes in phases.items():
+        done = [records[recipe.run_id] for recipe in recipes if recipe.run_id in records]
+        minutes = sum(record["seconds"] for record in done) / 60
+        lines.append(
+            f"- recipes/pacs_{phase}.toml: {len(done)} of {len(recipes)} runs, {minutes:.0f} minutes of training"
+        )
+    for name in ("machine", "versions", "commit"):
+        seen = Counter(record[name] for record in records.values())
+        lines.append(f"- {name}: " + ("; ".join(f"{what} ({count} runs)" for what, count in seen.items()) or "-"))
+    return lines
+
+
+def tables(records: pacs_plan.Records, phases: Mapping[str, Sequence[Recipe]]) -> dict[str, list[str]]:
+    """The lines of each table by the name of its marker."""
+    main = rows(phases["main"], records, name_of)
+    long = rows(phases["long"], records, name_of)
+    by_label = {row.label: row for row in main}
+    usual, plain = by_label["MeCAM"], by_label["ERM"]
+    three = [row for row in main if row.label in ("ERM", "SAM", "MeCAM")]
+    words = differs_from(usual.recipe)
+    parts, beyond = (rows(phases[phase], records, words) for phase in ("parts", "beyond"))
+    own = [row for row in (*parts, *beyond) if row.label != "MeCAM"]
+    return {
+        "account": account(records, phases),
+        "main": main_table(main),
+        "paper": paper_table(main),
+        "differences": difference_table(main, ("ERM", "SAM")),
+        "search": search_table(records, phases["search"]),
+        "curvature": curvature_tables(main),
+        "steps": ["Runs of 5,000 steps:", *steps_table(long), "", "Runs of 2,000 steps:", *steps_table(three)],
+        "parts": parts_table(parts, usual, plain),
+        "beyond": parts_table([plain, usual, *beyond], usual, plain),
+        "runs": every_run([*main, *own, *(Row(f"{r.label}, 5,000 steps", *_rest(r)) for r in long)]),
+    }
+
+
+def _rest(row: Row) -> tuple[Any, ...]:
+    return row.recipe, row.expected, row.records
+
+
+def markdown(header: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:
+    lines = [header, ["---", *["---:"] * (len(header) - 1)], *body]
+    return ["", *(f"| {' | '.join(line)} |" for line in lines)]
+
+
+def put(page: str, found: Mapping[str, Sequence[str]]) -> str:
+    """The page with each table between its markers; a table without markers goes to the end."""
+    for name, lines in found.items():
+        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+        text = "\n".join([begin, "", *"\n".join(lines).strip("\n").split("\n"), "", end])
+        if begin in page and end in page:
+            page = re.sub(re.escape(begin) + ".*?" + re.escape(end), lambda _, text=text: text, page, flags=re.DOTALL)
+        else:
+            page = f"{page.rstrip()}\n\n## {name.capitalize()}\n\n{text}\n".lstrip()
+    return page
+
+
+def draw(table: Sequence[Row], path: Path) -> None:
+    """Average accuracy against the length of training."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot(xlabel="steps", ylabel="average accuracy on the unseen domain, %")
+    for label, at in against_steps(table).items():
+        axes.plot(list(at), [statistics.fmean(values) for values in at.values()], marker="o", markersize=3, label=label)
+    if axes.lines:
+        axes.legend()
+    figure.savefig(path)
+
+
+def main() -> None:
+    options = parse()
+    records = pacs_plan.load(options.results)
+    phases = {phase: pacs_plan.planned(phase, DOMAINS) for phase in pacs_plan.PHASES}
+    choice = pacs_plan.chosen(records, phases["search"])
+    if options.chosen:
+        for optimizer, point in choice.items():
+            print(f"{optimizer}: {json.dumps(point)}")
+    for phase in pacs_plan.TUNED:
+        for line in pacs_plan.departures(phases[phase], choice):
+            print(f"recipes/pacs_{phase}.toml: {line}")
+    if options.chosen:
+        return
+    page = options.page.read_text(encoding="utf-8") if options.page.exists() else "# PACS\n"
+    options.page.write_text(put(page, tables(records, phases)), encoding="utf-8")
+    if options.figure is not None:
+        draw(rows(phases["long"], records, name_of), options.figure)
+    print(f"{len(records)} runs, tables in {options.page}")
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--results", type=Path, default=pacs_plan.RESULTS)
+    parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--figure", type=Path, help="accuracy against steps as a figure")
+    parser.add_argument("--chosen", action="store_true", help="what the search chose, and nothing else")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
