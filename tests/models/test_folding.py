@@ -93,11 +93,25 @@ def test_a_second_derivative_is_refused() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.parametrize("act", [NONE, RELU, RELU6])
 @pytest.mark.parametrize("summed", [False, True])
-def test_the_kernels_agree_with_float64(summed: bool, act: float, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "conv",
+    [
+        nn.Conv2d(40, 144, 3, padding=1, bias=False),
+        nn.Conv2d(40, 40, 3, stride=2, padding=1, groups=40, bias=False),
+        SameConv2d(40, 40, 3, stride=2, groups=40, bias=False),
+        SameConv2d(40, 40, 5, stride=2, groups=40, bias=False),
+        SameConv2d(40, 40, 5, stride=3, groups=40, bias=False),
+    ],
+    ids=["dense", "depthwise 3 by 2", "same 3 by 2", "same 5 by 2", "same 5 by 3"],
+)
+@pytest.mark.parametrize("size", [(17, 17), (14, 20)], ids=["odd", "even"])
+def test_the_kernels_agree_with_float64(
+    conv: nn.Conv2d, size: tuple[int, int], summed: bool, act: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.manual_seed(0)
-    reference = layer(nn.Conv2d(20, 144, 3, padding=1, bias=False))
-    x = torch.randn(5, 20, 17, 17, dtype=torch.float64)
-    residual = torch.randn(5, 144, 17, 17, dtype=torch.float64) if summed else None
+    reference = layer(copy.deepcopy(conv))
+    x = torch.randn(5, 40, *size, dtype=torch.float64)
+    residual = torch.randn_like(reference[0](x)) if summed else None
     expected = conv_bn(x.requires_grad_(), reference[0], reference[1], act, residual)  # type: ignore[arg-type]
     on_gpu = copy.deepcopy(reference).float().cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     fold_frozen(on_gpu)

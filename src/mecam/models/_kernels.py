@@ -14,23 +14,20 @@ import triton.language as tl
 from torch import Tensor
 
 PROGRAMS = 1056  # eight on each of 132 multiprocessors
-ROWS, COLUMNS, ROW_LENGTH = 64, 64, 1024  # fixed: every other width is another kernel to compile
+ROWS, COLUMNS, LENGTH = 64, 32, 1024  # fixed: every other width is another kernel to compile
 
 
 def fold(weight, gamma, beta, statistics, dtype) -> tuple[Tensor, Tensor]:
     mean, var, eps = statistics
     folded, bias = torch.empty_like(weight, dtype=dtype), torch.empty_like(beta)
-    _fold[(len(weight),)](weight, gamma, beta, mean, var, eps, folded, bias, weight[0].numel(), block=ROW_LENGTH)
+    _fold[(len(weight),)](weight, gamma, beta, mean, var, eps, folded, bias, weight[0].numel(), block=LENGTH)
     return folded, bias
 
 
 def finish(z: Tensor, bias: Tensor, residual: Tensor | None, act: float) -> Tensor:
-    rows, channels = z.numel() // z.shape[1], z.shape[1]
-    grid = (triton.cdiv(rows, ROWS), triton.cdiv(channels, COLUMNS))
     other = z if residual is None else residual
-    _finish[grid](
-        z, bias, other, rows, channels, add=residual is not None, act=act, block_rows=ROWS, block_columns=COLUMNS
-    )
+    grid = (triton.cdiv(z.numel(), LENGTH),)
+    _finish[grid](z, bias, other, z.numel(), z.shape[1], add=residual is not None, act=act, block=LENGTH)
     return z
 
 
@@ -51,7 +48,7 @@ def unfold(d_folded, sums, weight, gamma, statistics) -> tuple[Tensor, Tensor, T
         d_folded = torch.empty_like(weight, dtype=d_folded.dtype).copy_(d_folded)
     d_weight, d_gamma, d_beta = torch.empty_like(weight), torch.empty_like(gamma), torch.empty_like(gamma)
     inputs, outputs = (d_folded, sums, weight, gamma, mean, var, eps), (d_weight, d_gamma, d_beta)
-    _unfold[(len(weight),)](*inputs, *outputs, len(sums), len(weight), weight[0].numel(), block=ROW_LENGTH)
+    _unfold[(len(weight),)](*inputs, *outputs, len(sums), len(weight), weight[0].numel(), block=LENGTH)
     return d_weight, d_gamma, d_beta
 
 
@@ -68,22 +65,10 @@ def _fold(weight, gamma, beta, mean, var, eps, folded, bias, length, block: tl.c
 
 
 @triton.jit
-def _finish(
-    z,
-    bias,
-    residual,
-    rows,
-    channels,
-    add: tl.constexpr,
-    act: tl.constexpr,
-    block_rows: tl.constexpr,
-    block_columns: tl.constexpr,
-):
-    row = (tl.program_id(0).to(tl.int64) * block_rows + tl.arange(0, block_rows))[:, None]
-    column = (tl.program_id(1) * block_columns + tl.arange(0, block_columns))[None, :]
-    inside = (row < rows) & (column < channels)
-    place = row * channels + column
-    value = tl.load(z + place, mask=inside).to(tl.float32) + tl.load(bias + column, mask=column < channels)
+def _finish(z, bias, residual, count, channels, add: tl.constexpr, act: tl.constexpr, block: tl.constexpr):
+    place = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    inside = place < count
+    value = tl.load(z + place, mask=inside).to(tl.float32) + tl.load(bias + place % channels)
     if add:
         value += tl.load(residual + place, mask=inside).to(tl.float32)
     if act >= 0:

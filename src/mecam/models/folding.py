@@ -11,9 +11,10 @@ of three or four times, and is not kept for the backward pass. The small pieces 
 from __future__ import annotations
 
 import functools
+import importlib
 import math
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -36,11 +37,15 @@ def conv_bn(
     """act(bn(conv(x)) + residual)"""
     if getattr(bn, "folds", False) and not bn.training:
         statistics = Statistics(bn.running_mean, bn.running_var, bn.eps)  # type: ignore[arg-type]
-        if isinstance(conv, PaddedConvolution):
-            x = conv.pad(x)
-        geometry = Geometry(conv.stride, conv.padding, conv.dilation, conv.groups)  # type: ignore[arg-type]
+        convolution: Convolution
+        if _is_strided_depthwise(conv) and _kernels_for(x, "_depthwise"):
+            convolution = _window(x, conv)
+        else:
+            if isinstance(conv, PaddedConvolution):
+                x = conv.pad(x)
+            convolution = Library(conv.stride, conv.padding, conv.dilation, conv.groups)  # type: ignore[arg-type]
         tensors = x, conv.weight, bn.weight, bn.bias, residual
-        out: Tensor = FoldedConvolution.apply(*tensors, statistics, geometry, act)  # type: ignore[no-untyped-call]
+        out: Tensor = FoldedConvolution.apply(*tensors, statistics, convolution, act)  # type: ignore[no-untyped-call]
         return out
     z: Tensor = bn(conv(x))
     if residual is not None:
@@ -52,7 +57,18 @@ def conv_bn(
 class PaddedConvolution(Protocol):
     """A convolution before which zeros are added that it cannot add itself."""
 
+    def zeros(self, x: Tensor, /) -> Zeros: ...
+
     def pad(self, x: Tensor, /) -> Tensor: ...
+
+
+class Zeros(NamedTuple):
+    """Added around an image."""
+
+    above: int
+    below: int
+    left: int
+    right: int
 
 
 class Statistics(NamedTuple):
@@ -63,13 +79,51 @@ class Statistics(NamedTuple):
     eps: float
 
 
-class Geometry(NamedTuple):
-    """Of a convolution, its kernel apart."""
+class Convolution(Protocol):
+    """One without a bias, and its gradients."""
+
+    def of(self, x: Tensor, weight: Tensor) -> Tensor: ...
+
+    def back(self, dz: Tensor, x: Tensor, weight: Tensor, *, to_input: bool) -> tuple[Tensor | None, Tensor]: ...
+
+
+class Library(NamedTuple):
+    """The library's."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
+
+    def of(self, x: Tensor, weight: Tensor) -> Tensor:
+        out: Tensor = torch.ops.aten.convolution(x, weight, None, *self[:3], False, (0, 0), self.groups)
+        return out
+
+    def back(self, dz: Tensor, x: Tensor, weight: Tensor, *, to_input: bool) -> tuple[Tensor | None, Tensor]:
+        wanted = [to_input, True, False]
+        dx, d_weight, _ = torch.ops.aten.convolution_backward(
+            dz, x, weight, None, *self[:3], False, (0, 0), self.groups, wanted
+        )
+        return dx, d_weight
+
+
+class Window(NamedTuple):
+    """A depthwise one, by kernels of our own: how it goes over an image."""
+
+    size: int
+    stride: int
+    above: int
+    left: int
+    out_height: int
+    out_width: int
+
+    def of(self, x: Tensor, weight: Tensor) -> Tensor:
+        return _kernels("_depthwise").convolve(x, weight, self)  # type: ignore[no-any-return, union-attr]
+
+    def back(self, dz: Tensor, x: Tensor, weight: Tensor, *, to_input: bool) -> tuple[Tensor | None, Tensor]:
+        kernels: Any = _kernels("_depthwise")
+        dx = kernels.back_to_input(dz, weight, x, self) if to_input else None
+        return dx, kernels.back_to_weight(dz, x, self)
 
 
 class FoldedConvolution(torch.autograd.Function):
@@ -84,49 +138,61 @@ class FoldedConvolution(torch.autograd.Function):
         beta: Tensor,
         residual: Tensor | None,
         statistics: Statistics,
-        geometry: Geometry,
+        convolution: Convolution,
         act: float,
     ) -> Tensor:
         kind = x.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-        pieces = _pieces(x)
+        pieces = _kernels_for(x, "_kernels") or Plain
         x = x.to(dtype).contiguous(memory_format=torch.channels_last)
         folded, bias = pieces.fold(weight, gamma, beta, statistics, dtype)
-        z = torch.ops.aten.convolution(x, folded, None, *geometry[:3], False, (0, 0), geometry.groups)
-        z = z.contiguous(memory_format=torch.channels_last)
+        z = convolution.of(x, folded).contiguous(memory_format=torch.channels_last)
         if residual is not None:
             residual = residual.to(dtype).contiguous(memory_format=torch.channels_last)
         y = pieces.finish(z, bias, residual, act)
         ctx.save_for_backward(x, folded, None if act == NONE else y, weight, gamma)
-        ctx.statistics, ctx.geometry, ctx.act, ctx.pieces = statistics, geometry, act, pieces
-        return y  # type: ignore[no-any-return]
+        ctx.statistics, ctx.convolution, ctx.act, ctx.pieces = statistics, convolution, act, pieces
+        return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, folded, y, weight, gamma = ctx.saved_tensors
-        geometry = ctx.geometry
         dz, sums = ctx.pieces.start_back(dy.contiguous(memory_format=torch.channels_last), y, ctx.act)
-        wanted = [ctx.needs_input_grad[0], True, False]
-        dx, d_folded, _ = torch.ops.aten.convolution_backward(
-            dz, x, folded, None, *geometry[:3], False, (0, 0), geometry.groups, wanted
-        )
+        dx, d_folded = ctx.convolution.back(dz, x, folded, to_input=ctx.needs_input_grad[0])
         d_weight, d_gamma, d_beta = ctx.pieces.unfold(d_folded, sums, weight, gamma, ctx.statistics)
         return dx, d_weight, d_gamma, d_beta, dz if ctx.needs_input_grad[4] else None, None, None, None
 
 
-def _pieces(x: Tensor) -> Any:
-    return (_kernels() if x.is_cuda else None) or Plain
+def _is_strided_depthwise(conv: nn.Conv2d) -> bool:
+    """One that our kernels take: square, of size 5 at most."""
+    (size, *sizes), (stride, *strides) = set(conv.kernel_size), set(conv.stride)
+    depthwise = conv.groups == conv.in_channels == conv.out_channels
+    return depthwise and stride > 1 and size <= 5 and not sizes and not strides and set(conv.dilation) == {1}
+
+
+def _window(x: Tensor, conv: nn.Conv2d) -> Window:
+    if isinstance(conv, PaddedConvolution):
+        above, below, left, right = conv.zeros(x)
+    else:
+        above, left = cast("tuple[int, int]", conv.padding)
+        below, right = above, left
+    size, stride = conv.kernel_size[0], conv.stride[0]
+    height, width = x.shape[-2] + above + below, x.shape[-1] + left + right
+    return Window(size, stride, above, left, (height - size) // stride + 1, (width - size) // stride + 1)
+
+
+def _kernels_for(x: Tensor, module: str) -> ModuleType | None:
+    """Triton kernels, where x is on a GPU and there is a Triton that works; they compute in float32."""
+    return _kernels(module) if x.is_cuda and x.dtype != torch.float64 else None
 
 
 @functools.cache
-def _kernels() -> ModuleType | None:
-    """The pieces as Triton kernels, where there is a Triton that works."""
+def _kernels(module: str) -> ModuleType | None:
     try:
-        from mecam.models import _kernels
-    except Exception:  # without Triton, or with a broken one, the plain pieces do
+        return importlib.import_module(f"mecam.models.{module}")
+    except Exception:  # without Triton, or with a broken one, torch's own operations do
         return None
-    return _kernels
 
 
 class Plain:

@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mecam.models.folding import NONE, RELU6, conv_bn
+from mecam.models.folding import NONE, RELU6, Zeros, conv_bn
 from mecam.models.network import Normalization
 
 STEM, HEAD = 32, 1280
@@ -53,9 +53,11 @@ class SameConv2d(nn.Conv2d):
         return super().forward(self.pad(x))
 
     def pad(self, x: Tensor) -> Tensor:
-        above, below = self._zeros(x, -2)
-        left, right = self._zeros(x, -1)
+        above, below, left, right = self.zeros(x)
         return F.pad(x, (left, right, above, below))
+
+    def zeros(self, x: Tensor) -> Zeros:
+        return Zeros(*self._zeros(x, -2), *self._zeros(x, -1))
 
     def _zeros(self, x: Tensor, dim: int) -> tuple[int, int]:
         size, kernel, stride = x.shape[dim], self.kernel_size[dim], self.stride[dim]

@@ -1,0 +1,199 @@
+"""A depthwise convolution with a stride, as Triton kernels; the zeros around the image are part of it.
+
+    z[position] = sum over taps of w[tap] x[position * stride + tap - zeros],    one channel at a time
+
+Libraries are good at depthwise convolutions without a stride; with one they take several times as long backward as
+memory traffic asks for, and TensorFlow's zeros, more of them right and below, cost two more copies of the map.
+Maps are channels last, and so is the kernel here: (taps, channels).
+"""
+
+# mypy: ignore-errors
+# Triton's language is not Python's, and Triton is not everywhere this file is checked.
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+PROGRAMS = 1056  # eight on each of 132 multiprocessors
+BLOCK, COLUMNS = 64, 32  # positions and channels of a program
+SIZES = ["positions", "height", "width", "out_height", "out_width", "above", "left"]  # not worth a kernel of their own
+
+
+def convolve(x: Tensor, weight: Tensor, window) -> Tensor:
+    channels = x.shape[1]
+    shape = (len(x), channels, window.out_height, window.out_width)
+    z = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    positions = z.numel() // channels
+    grid = (triton.cdiv(positions, BLOCK), triton.cdiv(channels, COLUMNS))
+    _convolve[grid](x, _by_taps(weight), z, channels, *_sizes(positions, x, window), **_fixed(window))
+    return z
+
+
+def back_to_input(dz: Tensor, weight: Tensor, x: Tensor, window) -> Tensor:
+    channels, height, width = x.shape[1:]
+    dx = torch.empty_like(x)
+    positions = len(x) * triton.cdiv(height, window.stride) * triton.cdiv(width, window.stride)
+    grid = (triton.cdiv(positions, BLOCK), triton.cdiv(channels, COLUMNS), window.stride**2)
+    _back_to_input[grid](dz, _by_taps(weight), dx, channels, *_sizes(positions, x, window), **_fixed(window))
+    return dx
+
+
+def back_to_weight(dz: Tensor, x: Tensor, window) -> Tensor:
+    """The kernel's gradient (channels, 1, size, size) in float32."""
+    channels = x.shape[1]
+    positions, across = dz.numel() // channels, triton.cdiv(channels, COLUMNS)
+    down = min(triton.cdiv(positions, BLOCK), max(1, PROGRAMS // across))
+    length = triton.cdiv(triton.cdiv(positions, down), BLOCK) * BLOCK  # positions of a program, one after another
+    sums = torch.empty(down, window.size**2, channels, dtype=torch.float32, device=dz.device)
+    sizes = length, *_sizes(positions, x, window)
+    _back_to_weight[(down, across, window.size)](dz, x, sums, channels, *sizes, **_fixed(window))
+    return sums.sum(0).t().reshape(channels, 1, window.size, window.size)
+
+
+def _by_taps(weight: Tensor) -> Tensor:
+    return weight.flatten(1).t().float().contiguous()
+
+
+def _sizes(positions: int, x: Tensor, window) -> tuple[int, ...]:
+    return positions, *x.shape[2:], window.out_height, window.out_width, window.above, window.left
+
+
+def _fixed(window) -> dict[str, int]:
+    return {"size": window.size, "stride": window.stride, "block": BLOCK, "columns": COLUMNS}
+
+
+@triton.jit(do_not_specialize=SIZES)
+def _convolve(
+    x,
+    weight,
+    z,
+    channels,
+    positions,
+    height,
+    width,
+    out_height,
+    out_width,
+    above,
+    left,
+    size: tl.constexpr,
+    stride: tl.constexpr,
+    block: tl.constexpr,
+    columns: tl.constexpr,
+):
+    place = tl.program_id(0) * block + tl.arange(0, block)
+    column = (tl.program_id(1) * columns + tl.arange(0, columns))[None, :]
+    known = column < channels
+    row = (place // out_width) % out_height * stride - above
+    col = place % out_width * stride - left
+    first = (place // (out_width * out_height) * height + row) * width + col
+    start = x + first.to(tl.int64)[:, None] * channels + column
+    total = tl.zeros((block, columns), dtype=tl.float32)
+    for i in tl.static_range(size):
+        for j in tl.static_range(size):
+            inside = (row + i >= 0) & (row + i < height) & (col + j >= 0) & (col + j < width) & (place < positions)
+            there = start + (i * width + j) * channels
+            value = tl.load(there, mask=inside[:, None] & known, other=0.0).to(tl.float32)
+            total += value * tl.load(weight + (i * size + j) * channels + column, mask=known, other=0.0)
+    here = place.to(tl.int64)[:, None] * channels + column
+    tl.store(z + here, total.to(z.dtype.element_ty), mask=(place < positions)[:, None] & known)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def _back_to_input(
+    dz,
+    weight,
+    dx,
+    channels,
+    positions,
+    height,
+    width,
+    out_height,
+    out_width,
+    above,
+    left,
+    size: tl.constexpr,
+    stride: tl.constexpr,
+    block: tl.constexpr,
+    columns: tl.constexpr,
+):
+    # positions that are alike modulo the stride see the same taps: every stride-th, from (first_i, first_j) on
+    like_row, like_col = tl.program_id(2) // stride, tl.program_id(2) % stride
+    first_i, first_j = (like_row + above) % stride, (like_col + left) % stride
+    place = tl.program_id(0) * block + tl.arange(0, block)
+    column = (tl.program_id(1) * columns + tl.arange(0, columns))[None, :]
+    known = column < channels
+    down, across = (height + stride - 1) // stride, (width + stride - 1) // stride
+    row = (place // across) % down * stride + like_row
+    col = place % across * stride + like_col
+    image = place // (across * down)
+    here = (place < positions) & (row < height) & (col < width)
+    out_row, out_col = (row + above - first_i) // stride, (col + left - first_j) // stride
+    start = dz + ((image * out_height + out_row) * out_width + out_col).to(tl.int64)[:, None] * channels + column
+    total = tl.zeros((block, columns), dtype=tl.float32)
+    for a in tl.static_range((size + stride - 1) // stride):
+        for b in tl.static_range((size + stride - 1) // stride):
+            i, j = first_i + a * stride, first_j + b * stride
+            last_row, last_col = tl.where(i < size, out_height, 0), tl.where(j < size, out_width, 0)  # past the taps: 0
+            inside = (out_row >= a) & (out_row - a < last_row) & (out_col >= b) & (out_col - b < last_col) & here
+            there = start - (a * out_width + b) * channels
+            value = tl.load(there, mask=inside[:, None] & known, other=0.0).to(tl.float32)
+            tap = tl.minimum(i, size - 1) * size + tl.minimum(j, size - 1)
+            total += value * tl.load(weight + tap * channels + column, mask=known, other=0.0)
+    there = ((image * height + row) * width + col).to(tl.int64)[:, None] * channels + column
+    tl.store(dx + there, total.to(dx.dtype.element_ty), mask=here[:, None] & known)
+
+
+@triton.jit(do_not_specialize=["length", *SIZES])
+def _back_to_weight(
+    dz,
+    x,
+    sums,
+    channels,
+    length,
+    positions,
+    height,
+    width,
+    out_height,
+    out_width,
+    above,
+    left,
+    size: tl.constexpr,
+    stride: tl.constexpr,
+    block: tl.constexpr,
+    columns: tl.constexpr,
+):
+    # a program has one row of taps, so that a value of dz that is read serves all of the row; of size 5 at most
+    i = tl.program_id(2)
+    column = (tl.program_id(1) * columns + tl.arange(0, columns))[None, :]
+    known = column < channels
+    total_0 = tl.zeros((block, columns), dtype=tl.float32)
+    total_1, total_2, total_3, total_4 = total_0, total_0, total_0, total_0
+    begin = tl.program_id(0) * length
+    for first in range(begin, tl.minimum(begin + length, positions), block):
+        place = first + tl.arange(0, block)
+        here = dz + place.to(tl.int64)[:, None] * channels + column
+        value = tl.load(here, mask=(place < positions)[:, None] & known, other=0.0).to(tl.float32)
+        row = (place // out_width) % out_height * stride - above + i
+        col = place % out_width * stride - left
+        source = (place // (out_width * out_height) * height + row) * width + col
+        start = x + source.to(tl.int64)[:, None] * channels + column
+        there = (place < positions) & (row >= 0) & (row < height)
+        for j in tl.static_range(size):
+            inside = there & (col + j >= 0) & (col + j < width)
+            seen = tl.load(start + j * channels, mask=inside[:, None] & known, other=0.0).to(tl.float32) * value
+            if j == 0:
+                total_0 += seen
+            elif j == 1:
+                total_1 += seen
+            elif j == 2:
+                total_2 += seen
+            elif j == 3:
+                total_3 += seen
+            else:
+                total_4 += seen
+    out = sums + (tl.program_id(0) * size * size + i * size) * channels + column
+    for j in tl.static_range(size):
+        total = total_0 if j == 0 else total_1 if j == 1 else total_2 if j == 2 else total_3 if j == 3 else total_4
+        tl.store(out + j * channels, tl.sum(total, axis=0, keep_dims=True), mask=known)
