@@ -8,10 +8,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mecam.optim import ASAM, CRSAM, ESAM, FAD, FSAM, GAM, GSAM, SAGM, SAM, WSAM, LookSAM, MeCAM, SharpnessAware
+from mecam.optim import (
+    ASAM,
+    CRSAM,
+    ESAM,
+    FAD,
+    FSAM,
+    GAM,
+    GSAM,
+    SAGM,
+    SAM,
+    WSAM,
+    LookSAM,
+    MeCAM,
+    SharpnessAware,
+    ThinMeCAM,
+)
 from tests.optim.flat import batch, closure_for, flatten, network
 
-METHODS = [MeCAM, SAM, ASAM, GSAM, GAM, SAGM, FAD, CRSAM, FSAM, ESAM, LookSAM, WSAM]
+METHODS = [MeCAM, SAM, ASAM, GSAM, GAM, SAGM, FAD, CRSAM, FSAM, ESAM, LookSAM, WSAM, ThinMeCAM]
 X, Y = batch()
 
 

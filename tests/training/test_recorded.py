@@ -45,8 +45,8 @@ def same_after(steps: int, kind: str = "steps", **values: Any) -> None:
         if found is not None and expected is not None:
             torch.testing.assert_close(found, expected, rtol=0, atol=0)
     torch.testing.assert_close(recorded.trained.state_dict(), eager.trained.state_dict(), rtol=0, atol=0)
-    assert recorded.recorded is not None
-    assert recorded.recorded._graph is not None
+    assert recorded.recorded
+    assert all(each._graph is not None for each in recorded.recorded.values())
 
 
 @pytest.mark.parametrize("method", RECORDABLE)
@@ -60,6 +60,12 @@ def test_every_recordable_method(method: str) -> None:
 )
 def test_every_recordable_optimizer(optimizer: str) -> None:
     same_after(5, optimizer=optimizer, virtual="none")
+
+
+def test_steps_of_two_kinds_that_a_gate_chooses() -> None:
+    settings = {"every": 3, "gate": 1e-3}
+    same_after(12, optimizer="thinmecam", virtual="none", optimizer_settings=settings | {"start": 3})
+    same_after(12, optimizer="thinmecam", virtual="none", optimizer_settings=settings | {"gate": 1e3})
 
 
 @pytest.mark.parametrize("optimizer", [*sorted(HOST), "mecam", "adam"])

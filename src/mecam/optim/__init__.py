@@ -28,6 +28,7 @@ from mecam.optim.sagm import SAGM
 from mecam.optim.sam import SAM
 from mecam.optim.schedules import RhoSchedule, constant, cosine, inverse_sqrt, linear, proportional_to_lr
 from mecam.optim.sharpness import SharpnessAware
+from mecam.optim.thinmecam import ThinMeCAM
 from mecam.optim.wsam import WSAM
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "MeCAM",
     "RhoSchedule",
     "SharpnessAware",
+    "ThinMeCAM",
     "clear_state",
     "constant",
     "cosine",

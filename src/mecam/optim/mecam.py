@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,15 +9,12 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from mecam.optim._base import BaseOptimizer
+from mecam.optim._meta import ALPHA, BETA, RADIUS, Meta, check_weights
 from mecam.optim._passes import GradAt, VirtualDomain
-from mecam.optim.hyperparameters import Choice, Hyperparameter
-from mecam.optim.sharpness import SharpnessAware
 from mecam.optim.vector import Vector, unit
 
-WEIGHTS = Choice((0.05, 0.1, 0.15, 0.2))
 
-
-class MeCAM(SharpnessAware):
+class MeCAM(Meta):
     """Minimises f(θ) + α (f(θ+δ) − f(θ)) + β (m(θ−δ) − f(θ)), δ = ρ ∇f(θ)/‖∇f(θ)‖ held constant.
 
         g ← (1 − α − β) ∇f(θ) + α ∇f(θ+δ) + β ∇m(θ−δ)
@@ -29,11 +25,9 @@ class MeCAM(SharpnessAware):
 
     passes = 3
     hyperparameters = {
-        "rho": Hyperparameter("radius of the perturbation", search=Choice((0.01, 0.05, 0.1, 0.2))),
-        "alpha": Hyperparameter("weight of the gap f(θ+δ) − f(θ)", high=1, search=WEIGHTS),
-        "beta": Hyperparameter(
-            "weight of the gap m(θ−δ) − f(θ); the paper asks for beta ≤ alpha", high=1, search=WEIGHTS
-        ),
+        "rho": RADIUS,
+        "alpha": ALPHA,
+        "beta": BETA,
     }
 
     def __init__(
@@ -48,27 +42,11 @@ class MeCAM(SharpnessAware):
         model: nn.Module | None = None,
         **options: Any,
     ) -> None:
-        if virtual_domain is not None and not callable(getattr(virtual_domain, "active", None)):
-            raise TypeError(
-                f"virtual_domain is a {type(virtual_domain).__name__}; it must have a method active() that returns a "
-                "context manager, as mecam.virtual.MixStyle has"
-            )
-        self.virtual_domain = virtual_domain
-        super().__init__(params, base_optimizer, {"rho": rho, "alpha": alpha, "beta": beta}, model=model, **options)
+        values = {"rho": rho, "alpha": alpha, "beta": beta}
+        super().__init__(params, base_optimizer, values, virtual_domain=virtual_domain, model=model, **options)
 
     def check(self, group: Mapping[str, Any]) -> None:
-        alpha, beta = group["alpha"], group["beta"]
-        if isinstance(alpha, Tensor) or isinstance(beta, Tensor):
-            return
-        if alpha + beta > 1:
-            raise ValueError(
-                f"MeCAM: alpha={alpha!r} and beta={beta!r} add up to {alpha + beta:g}; alpha + beta must be in [0, 1], "
-                "or the plain gradient is ascended"
-            )
-        if beta > alpha:
-            warnings.warn(
-                f"MeCAM: beta={beta!r} > alpha={alpha!r}; the paper's condition is beta <= alpha", stacklevel=5
-            )
+        check_weights(type(self).__name__, group["alpha"], group["beta"])
 
     def gradient(self, grad_at: GradAt) -> Vector:
         rho, alpha, beta = self.values("rho", "alpha", "beta")

@@ -25,6 +25,7 @@ from mecam.optim.mecam import MeCAM
 from mecam.optim.sagm import SAGM
 from mecam.optim.sam import SAM
 from mecam.optim.sharpness import SharpnessAware
+from mecam.optim.thinmecam import ThinMeCAM
 from mecam.optim.wsam import WSAM
 
 LEARNING_RATE = Hyperparameter("learning rate", search=LogUniform(-5, -3.5))
@@ -77,7 +78,7 @@ OPTIMIZERS: Mapping[str, Entry] = {
         _plain("yogi", "pytorch_optimizer", "Yogi", "Adam whose second moment grows slowly.", lr=1e-2),
         _plain("adabelief", "pytorch_optimizer", "AdaBelief", "Adam scaled by the surprise in the gradient.", lr=1e-3),
         _plain("adahessian", "pytorch_optimizer", "AdaHessian", "Adam scaled by the Hessian diagonal.", lr=1e-1),
-        *map(_sharpness_aware, (SAM, ASAM, GSAM, GAM, SAGM, FAD, CRSAM, FSAM, ESAM, LookSAM, WSAM, MeCAM)),
+        *map(_sharpness_aware, (SAM, ASAM, GSAM, GAM, SAGM, FAD, CRSAM, FSAM, ESAM, LookSAM, WSAM, MeCAM, ThinMeCAM)),
     )
 }
 

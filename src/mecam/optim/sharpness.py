@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar, Literal, cast
 
 import torch
@@ -29,7 +29,7 @@ from mecam.optim.last import LastStep
 from mecam.optim.vector import Coefficient, PerGroup, Space, Vector
 
 Nonfinite = Literal["raise", "skip", "ignore"]
-COUNTERS = ("taken", "skipped")
+MEMORY = 0.9  # of a running mean, from one value to the next
 CLIP_NORM = Hyperparameter("largest norm of the combined gradient", open_low=True)
 HOW_TO_STEP = """step() needs a closure, since it takes the gradient at several weights:
 
@@ -78,12 +78,15 @@ class SharpnessAware(Optimizer):
     passes: ClassVar[int]
     decides_on_host: ClassVar[bool] = False  # by Python what work a step is; such a step cannot be a CUDA graph
     keeps: ClassVar[tuple[str, ...]] = ()  # names of the vectors the method keeps between steps
+    notes: ClassVar[tuple[str, ...]] = ()  # names of the numbers it keeps a running mean of
+    counters: ClassVar[tuple[str, ...]] = ("taken", "skipped")  # of steps
     _step_supports_amp_scaling = True  # GradScaler.step then marks its call with `found_inf`, and it can be refused
 
     last: LastStep | None
     _running: Passes | None
     _space: Space
     _to_keep: dict[str, Vector]
+    _to_note: dict[str, Tensor]
     _shift: Vector | None
     _diagonal: dict[Tensor, Tensor] | None
     _stepped: dict[Tensor, None]  # parameters whose state in the base is known to exist
@@ -121,7 +124,7 @@ class SharpnessAware(Optimizer):
                 f"{name}: FullyShardedDataParallel (FSDP1) does not show how its parameters are sharded, so no norm "
                 "over all ranks can be taken. Shard the model with torch.distributed.fsdp.fully_shard (FSDP2)"
             )
-        refuse_clashes(self.base_optimizer, name, (*self.hyperparameters, *COUNTERS))
+        refuse_clashes(self.base_optimizer, name, self._entries)
         self.model = model
         self.shared_noise = shared_noise
         self.clip_norm = clip_norm
@@ -169,6 +172,23 @@ class SharpnessAware(Optimizer):
     def keep(self, name: str, value: Vector) -> None:
         """Keep a vector for later steps, if this step is taken."""
         self._to_keep[name] = value.copy()
+
+    def noted(self, name: str) -> Tensor:
+        """A running mean over the values of some ten steps, on the device; infinite before the first."""
+        mean: Tensor = self.param_groups[0][name]
+        return mean
+
+    def note(self, name: str, value: Tensor) -> None:
+        """Let a running mean take in a value, if this step is taken and the value is finite."""
+        self._to_note[name] = value
+
+    def plan(self) -> Hashable:
+        """Of what kind the next step is. Steps of one kind are the same work, and so may be one CUDA graph.
+
+        A method that chooses between kinds does so here, on the host, before the step. Who replays graphs asks before
+        each step; `step` asks where nobody did.
+        """
+        return None
 
     def shift(self, offset: Vector) -> None:
         """Move the weights by this after the base optimizer's step, if it is taken."""
@@ -226,7 +246,7 @@ class SharpnessAware(Optimizer):
             cast("Any", self.model).require_forward_param_sync = True  # no_sync ends the broadcast of buffers for good
         if not self._space.fits(self.param_groups):
             self._space = Space(self.param_groups)
-        self._to_keep, self._shift, self._diagonal = {}, None, None
+        self._to_keep, self._to_note, self._shift, self._diagonal = {}, {}, None, None
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
         scale = None if scaler is None else scaler.scale(torch.ones((), device=self._space.kinds[0].device))
         passes = self._running = Passes(
@@ -264,7 +284,7 @@ class SharpnessAware(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         self.base_optimizer.add_param_group(param_group)
         self._complete(self.param_groups[-1], self.defaults)
-        self.param_groups[-1].update({name: self.param_groups[0][name] for name in COUNTERS})
+        self.param_groups[-1].update({name: self.param_groups[0][name] for name in (*self.counters, *self.notes)})
 
     def state_dict(self) -> dict[str, Any]:
         """All of it: the base optimizer's state, the method's own tensors, the hyperparameters."""
@@ -279,7 +299,7 @@ class SharpnessAware(Optimizer):
         """Load what `state_dict` gave, or a plain state of the base optimizer (rho, ... then stay as they are)."""
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
-        present = [{name: group[name] for name in (*self.hyperparameters, *COUNTERS)} for group in self.param_groups]
+        present = [{name: group[name] for name in self._entries} for group in self.param_groups]
         self.base_optimizer.load_state_dict(base_part(state_dict))
         for group, values in zip(self.param_groups, present, strict=True):
             self._complete(group, values)
@@ -294,21 +314,28 @@ class SharpnessAware(Optimizer):
             after(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        transient = ("step", "last", "_running", "_space", "_to_keep", "_shift", "_diagonal", "_stepped")
+        transient = ("step", "last", "_running", "_space", "_to_keep", "_to_note", "_shift", "_diagonal", "_stepped")
         return {k: v for k, v in self.__dict__.items() if k not in transient and not k.startswith("_optimizer_")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.last = self._running = self._shift = self._diagonal = None
-        self._to_keep, self._stepped, self._space = {}, {}, Space([])
+        self._to_keep, self._to_note, self._stepped, self._space = {}, {}, {}, Space([])
         super().__setstate__(state)
 
     def _complete(self, group: dict[str, Any], values: Mapping[str, Any]) -> None:
-        """Give a group the hyperparameters and counters that it does not bring, and check all of them."""
+        """Give a group the hyperparameters, counters and notes that it does not bring, and check its values."""
         for name, hyperparameter in self.hyperparameters.items():
             hyperparameter.check(type(self).__name__, name, group.setdefault(name, values[name]))
         self.check(group)
-        for name in COUNTERS:
+        for name in self.counters:
             group.setdefault(name, 0)
+        for name in self.notes:
+            group.setdefault(name, torch.tensor(torch.inf))
+
+    @property
+    def _entries(self) -> tuple[str, ...]:
+        """What a group has of ours."""
+        return (*self.hyperparameters, *self.counters, *self.notes)
 
     def _all_parameters(self) -> list[Tensor]:
         return [parameter for group in self.param_groups for parameter in group["params"]]
@@ -389,6 +416,17 @@ class SharpnessAware(Optimizer):
                     if name not in own:
                         own[name] = torch.zeros_like(parameter, requires_grad=False)
                     local(own[name]).copy_(new)
+        for name, noted in self._to_note.items():
+            self._take_in(name, torch.where(taken, noted, torch.nan) if isinstance(taken, Tensor) else noted)
+
+    def _take_in(self, name: str, value: Tensor) -> None:
+        """In place, as a captured step must, and where the value is from its first one on."""
+        value = value.to(torch.promote_types(value.dtype, torch.float32))
+        mean = self.noted(name).to(value)
+        moved = torch.where(mean.isinf(), value, mean.lerp(value, 1 - MEMORY))
+        mean.copy_(torch.where(value.isfinite(), moved, mean))
+        for group in self.param_groups:
+            group[name] = mean
 
     def _is_checkpointing(self) -> bool:
         """torch.distributed.checkpoint fills a new optimizer's state by a step at learning rate 0, without closure."""

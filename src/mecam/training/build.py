@@ -20,6 +20,7 @@ from mecam.models.registry import create as create_network
 from mecam.models.registry import find as find_backbone
 from mecam.optim import SharpnessAware
 from mecam.optim import create as create_optimizer
+from mecam.optim._meta import Meta
 from mecam.optim.registry import find as find_optimizer
 from mecam.recipe import Recipe, RecipeError
 from mecam.training.feed import Feed
@@ -164,7 +165,7 @@ def build_feed(
 def build_optimizer(
     recipe: Recipe, method: Method, network: Network, trained: nn.Module, device: torch.device
 ) -> torch.optim.Optimizer:
-    """The main optimizer on the method's groups; MeCAM's virtual domain attaches to the network's stages."""
+    """The main optimizer on the method's groups; a virtual domain attaches to the network's stages."""
     entry, below = find_optimizer(recipe.optimizer), below_of(recipe)
     settings: dict[str, Any] = {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
     if below in ("adam", "adamw"):
@@ -176,7 +177,7 @@ def build_optimizer(
         # a GPU that had to tell after every step whether it was finite would wait for Python; Run asks it now and then
         nonfinite = "skip" if device.type == "cuda" else recipe.nonfinite
         settings |= {"model": trained, "nonfinite": nonfinite, "base": recipe.base}
-    if recipe.optimizer == "mecam" and recipe.virtual != "none":
+    if entry.sharpness_aware is not None and issubclass(entry.sharpness_aware, Meta) and recipe.virtual != "none":
         settings["virtual_domain"] = _virtual_domain(recipe, network)
     groups = [{"params": list(parameters)} for parameters in method.groups(trained)]
     return create_optimizer(recipe.optimizer, groups, **settings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -84,7 +84,7 @@ class Run:
         self.skipped = torch.zeros((), dtype=torch.int64, device=machine.device)
         self.noted: list[tuple[int, State, Tensor]] = []  # since the last evaluation, what was left out by then
         self.tracker: Tracker | None = None
-        self.recorded: Recorded | None = None
+        self.recorded: dict[Hashable, Recorded] = {}  # by kind of step
         self.look = Look(recipe.image_size, self.network.normalization)
         records = self.records != "nothing" and not self.method.mates
         self.forward = Recorded(partial(self.look.logits, self.trained)) if records else None
@@ -100,7 +100,7 @@ class Run:
         self._set_rates(step)
         if method.restarts(step):
             clear_state(self.optimizer)
-            self.recorded = None
+            self.recorded.clear()
         try:
             if method.declines(step):
                 loss, first = None, self.method_state
@@ -240,8 +240,9 @@ class Run:
         return self.method.gradient(self.trained, batch, draw, state, graph=graph)
 
     def _recorded_update(self, batch: Batch, draw: Any) -> tuple[Tensor | None, Any]:
-        """`_update` as one CUDA graph, recorded anew after each restart."""
-        found: tuple[Tensor | None, Any] = self._replay(self._update, batch, draw, self.method_state)
+        """`_update` as one CUDA graph for each kind of step, recorded anew after each restart."""
+        kind = self.optimizer.plan() if isinstance(self.optimizer, SharpnessAware) else None
+        found: tuple[Tensor | None, Any] = self._replay(self._update, batch, draw, self.method_state, kind)
         return found
 
     def _recorded_pass(self, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
@@ -256,11 +257,11 @@ class Run:
             parameter.grad = None if gradient is None else gradient.clone()
         return value.clone(), state
 
-    def _replay(self, function: Callable[..., Any], batch: Batch, draw: Any, state: Any) -> Any:
-        if self.recorded is None:
+    def _replay(self, function: Callable[..., Any], batch: Batch, draw: Any, state: Any, kind: Hashable = None) -> Any:
+        if kind not in self.recorded:
             domains, step = batch.domains, batch.step
-            self.recorded = Recorded(lambda x, y, *rest: function(Batch(x, y, domains, step), *rest))
-        return self.recorded(*_on((batch.images, batch.labels, draw, state), self.machine.device))
+            self.recorded[kind] = Recorded(lambda x, y, *rest: function(Batch(x, y, domains, step), *rest))
+        return self.recorded[kind](*_on((batch.images, batch.labels, draw, state), self.machine.device))
 
     def _skipped(self) -> Tensor:
         """How many steps were left out, where the device counts them."""
