@@ -19,6 +19,8 @@ from mecam.optim import (
     SAGM,
     SAM,
     WSAM,
+    CurveMeCAM,
+    InnerMeCAM,
     LookSAM,
     MeCAM,
     SharpnessAware,
@@ -26,7 +28,7 @@ from mecam.optim import (
 )
 from tests.optim.flat import batch, closure_for, flatten, network
 
-METHODS = [MeCAM, SAM, ASAM, GSAM, GAM, SAGM, FAD, CRSAM, FSAM, ESAM, LookSAM, WSAM, ThinMeCAM]
+METHODS = [MeCAM, SAM, ASAM, GSAM, GAM, SAGM, FAD, CRSAM, FSAM, ESAM, LookSAM, WSAM, ThinMeCAM, CurveMeCAM, InnerMeCAM]
 X, Y = batch()
 
 

@@ -13,7 +13,7 @@ from tests.optim.flat import batch, closure_for, network
 X, Y = batch()
 PLAIN = ["adam", "adamw", "sgd", "yogi", "adabelief", "adahessian"]
 AWARE = ["sam", "asam", "gsam", "gam", "sagm", "fad", "crsam", "fsam", "esam", "looksam", "wsam", "mecam",
-         "thinmecam"]  # fmt: skip
+         "thinmecam", "curvemecam", "innermecam"]  # fmt: skip
 
 
 def test_all_are_listed() -> None:

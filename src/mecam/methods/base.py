@@ -83,6 +83,7 @@ class Method:
     compares: ClassVar[bool] = False  # its loss is no mean over images: under torchrun each process sees its own part
     mates: ClassVar[bool] = False  # predictions depend on the other images of the batch
     optimizer_settings: ClassVar[Mapping[str, Any]] = {}  # what its authors set in Adam, unless the recipe does
+    virtual_domain: Any = None  # with `active()`: tells the method that an optimizer takes its meta pass
 
     def build(self, network: Network, setting: Setting) -> nn.Module:  # noqa: ARG002
         """The module to train, which maps images to logits; parts that it adds are initialised from torch's generator.

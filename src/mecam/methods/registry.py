@@ -15,6 +15,7 @@ from mecam.methods.erm import ERM
 from mecam.methods.fish import Fish
 from mecam.methods.fishr import Fishr
 from mecam.methods.groupdro import GroupDRO
+from mecam.methods.heldout import HeldOut
 from mecam.methods.irm import IRM
 from mecam.methods.lpft import LPFT
 from mecam.methods.madg import MADG
@@ -60,6 +61,7 @@ METHODS: dict[str, type[Method]] = {
         LPFT,
         MADG,
         RSC,
+        HeldOut,
     )
 }
 

@@ -15,11 +15,13 @@ loss = optimizer.step(closure)
 
 from mecam.optim.asam import ASAM
 from mecam.optim.crsam import CRSAM
+from mecam.optim.curvemecam import CurveMeCAM
 from mecam.optim.esam import ESAM
 from mecam.optim.fad import FAD
 from mecam.optim.fsam import FSAM
 from mecam.optim.gam import GAM
 from mecam.optim.gsam import GSAM
+from mecam.optim.innermecam import InnerMeCAM
 from mecam.optim.last import LastStep
 from mecam.optim.looksam import LookSAM
 from mecam.optim.mecam import MeCAM
@@ -43,6 +45,8 @@ __all__ = [
     "SAGM",
     "SAM",
     "WSAM",
+    "CurveMeCAM",
+    "InnerMeCAM",
     "LastStep",
     "LookSAM",
     "MeCAM",

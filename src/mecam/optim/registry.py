@@ -14,12 +14,14 @@ from torch.optim.optimizer import ParamsT
 from mecam.near import hint
 from mecam.optim.asam import ASAM
 from mecam.optim.crsam import CRSAM
+from mecam.optim.curvemecam import CurveMeCAM
 from mecam.optim.esam import ESAM
 from mecam.optim.fad import FAD
 from mecam.optim.fsam import FSAM
 from mecam.optim.gam import GAM
 from mecam.optim.gsam import GSAM
 from mecam.optim.hyperparameters import Choice, Hyperparameter, LogUniform
+from mecam.optim.innermecam import InnerMeCAM
 from mecam.optim.looksam import LookSAM
 from mecam.optim.mecam import MeCAM
 from mecam.optim.sagm import SAGM
@@ -78,7 +80,8 @@ OPTIMIZERS: Mapping[str, Entry] = {
         _plain("yogi", "pytorch_optimizer", "Yogi", "Adam whose second moment grows slowly.", lr=1e-2),
         _plain("adabelief", "pytorch_optimizer", "AdaBelief", "Adam scaled by the surprise in the gradient.", lr=1e-3),
         _plain("adahessian", "pytorch_optimizer", "AdaHessian", "Adam scaled by the Hessian diagonal.", lr=1e-1),
-        *map(_sharpness_aware, (SAM, ASAM, GSAM, GAM, SAGM, FAD, CRSAM, FSAM, ESAM, LookSAM, WSAM, MeCAM, ThinMeCAM)),
+        *map(_sharpness_aware, (SAM, ASAM, GSAM, GAM, SAGM, FAD, CRSAM, FSAM, ESAM, LookSAM, WSAM, MeCAM)),
+        *map(_sharpness_aware, (ThinMeCAM, CurveMeCAM, InnerMeCAM)),  # beyond the paper
     )
 }
 

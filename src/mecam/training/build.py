@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -177,8 +179,8 @@ def build_optimizer(
         # a GPU that had to tell after every step whether it was finite would wait for Python; Run asks it now and then
         nonfinite = "skip" if device.type == "cuda" else recipe.nonfinite
         settings |= {"model": trained, "nonfinite": nonfinite, "base": recipe.base}
-    if entry.sharpness_aware is not None and issubclass(entry.sharpness_aware, Meta) and recipe.virtual != "none":
-        settings["virtual_domain"] = _virtual_domain(recipe, network)
+    if entry.sharpness_aware is not None and issubclass(entry.sharpness_aware, Meta):
+        settings["virtual_domain"] = _virtual_domain(recipe, method, network)
     groups = [{"params": list(parameters)} for parameters in method.groups(trained)]
     return create_optimizer(recipe.optimizer, groups, **settings)
 
@@ -205,7 +207,28 @@ def needs_graph(optimizer: torch.optim.Optimizer, recipe: Recipe) -> bool:
     return optimizer.needs_graph if isinstance(optimizer, SharpnessAware) else recipe.optimizer == "adahessian"
 
 
-def _virtual_domain(recipe: Recipe, network: Network) -> virtual.VirtualDomain:
+@dataclass(frozen=True)
+class Both:
+    """Two virtual domains as one."""
+
+    first: Any
+    second: Any
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        with self.first.active(), self.second.active():
+            yield
+
+
+def _virtual_domain(recipe: Recipe, method: Method, network: Network) -> Any:
+    """The recipe's, the method's, or both; None where there is neither."""
+    if recipe.virtual == "none":
+        return method.virtual_domain
+    chosen = _chosen_domain(recipe, network)
+    return chosen if method.virtual_domain is None else Both(method.virtual_domain, chosen)
+
+
+def _chosen_domain(recipe: Recipe, network: Network) -> virtual.VirtualDomain:
     settings = own_settings(recipe)
     layers = virtual_layers(recipe, network.stages)
     if recipe.virtual == "fourier":  # the one that acts on pixels
