@@ -30,7 +30,8 @@ from mecam.optim import OPTIMIZERS, create
 OTHER_SAM = "pytorch_optimizer.SAM"
 NAMES = ["adam", *(name for name, entry in OPTIMIZERS.items() if entry.sharpness_aware is not None), OTHER_SAM]
 STEPS = 4
-SETTINGS: dict[str, dict[str, Any]] = {"looksam": {"k": 2}}  # looks, and steps between, among the steps measured
+# looks, and steps between, among the steps measured
+SETTINGS: dict[str, dict[str, Any]] = {"looksam": {"k": 2}, "thinmecam": {"every": 2}}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -10,7 +10,7 @@ and the quartiles. On a busy machine, --patience takes a measurement again if ot
 
 Every step is whole: clear the gradients, forward, backward, update. All optimizers work on one network, each with its
 own Adam below, and get it as model=, except that "mecam+mixstyle" has a copy of its own with MixStyle after layer1 and
-layer2. LookSAM, which takes two passes in one step of ten, is timed over ten steps.
+layer2. LookSAM, which takes two passes in one step of ten, is timed over ten steps, ThinMeCAM over three.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ OTHER_SAM = "pytorch_optimizer.SAM"
 STYLED = "mecam+mixstyle"
 METHODS = [name for name, entry in OPTIMIZERS.items() if entry.sharpness_aware is not None]
 NAMES = [*METHODS, STYLED, OTHER_SAM]
+PERIODS = {"looksam": "k", "thinmecam": "every"}  # the setting after how many steps it all begins again
 LEARNING_RATE = 1e-6
 WARM_UP = 2
 QUIET = 0.03  # of the processors used by other programs counts as an idle machine
@@ -155,7 +156,7 @@ def make_contender(name: str, setting: Setting, options: argparse.Namespace) -> 
     entry = OPTIMIZERS["mecam" if name == STYLED else name]
     optimizer = create(entry.name, setting.network.parameters(), lr=LEARNING_RATE, **extra)
     closure = setting.closure(optimizer)
-    steps = entry.defaults["k"] if name == "looksam" else options.burst
+    steps = entry.defaults[PERIODS[name]] if name in PERIODS else options.burst
     return Contender(name, entry.passes, lambda: optimizer.step(closure), steps)
 
 

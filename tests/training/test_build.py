@@ -1,12 +1,20 @@
 """From recipe to parts: what is refused, and when."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
 from mecam import methods
+from mecam.data.shapes import shapes
 from mecam.optim import create
 from mecam.recipe import RecipeError, make
+from mecam.runs import checkpoint
 from mecam.training.build import build_network, build_optimizer, check_parts, virtual_layers, what_to_record
+from mecam.training.machine import find_machine
+from mecam.training.run import Run
+from mecam.virtual import MixStyle
 
 
 def test_parts_are_refused_before_any_data_is_read() -> None:
@@ -51,3 +59,31 @@ def test_shared_noise_is_not_recorded() -> None:
     for shared, expected in ((False, "steps"), (True, "nothing")):
         optimizer = create("sam", [torch.zeros(1, requires_grad=True)], shared_noise=shared)
         assert what_to_record(recipe, method, optimizer, gpu) == expected
+
+
+VARIANTS = {"thinmecam": {"every": 4, "gate": 0.01}, "curvemecam": {"share": 0.5}, "innermecam": {}}
+
+
+def run_of(optimizer: str, **values: Any) -> Run:
+    given = {"target": "sketch", "steps": 8, "batch": 4, "image_size": 16, "optimizer": optimizer, **values}
+    return Run(make(given), find_machine("cpu"), shapes(per_class=4))
+
+
+@pytest.mark.parametrize("optimizer", ["mecam", *VARIANTS])
+def test_the_virtual_domain_goes_to_all_that_have_a_meta_pass(optimizer: str) -> None:
+    assert type(run_of(optimizer).optimizer.virtual_domain) is MixStyle  # type: ignore[attr-defined]
+    assert run_of(optimizer, virtual="none").optimizer.virtual_domain is None  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("optimizer", VARIANTS)
+def test_a_run_with_a_variant_goes_on_from_its_checkpoint(optimizer: str, tmp_path: Path) -> None:
+    whole = run_of(optimizer, optimizer_settings=VARIANTS[optimizer])
+    for step in range(8):
+        if step == 3:
+            checkpoint.save(tmp_path / "checkpoint", whole.state_dict(2))
+        whole.step(step)
+    resumed = run_of(optimizer, optimizer_settings=VARIANTS[optimizer])
+    resumed.load_state_dict(checkpoint.load(tmp_path / "checkpoint"))
+    for step in range(3, 8):
+        resumed.step(step)
+    torch.testing.assert_close(resumed.trained.state_dict(), whole.trained.state_dict(), rtol=0, atol=0)
