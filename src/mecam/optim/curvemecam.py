@@ -35,6 +35,10 @@ class CurveMeCAM(Meta):
     about (h²/12) ‖∇f‖/L⁴, if each further derivative is some 1/L of the one before. The two together are least at
     s = (48 ε)^¼: 0.05 in float32, 0.5 with TF32 and 0.8 with bfloat16 convolutions. A batch's own noise does not enter,
     since all passes see the same batch; with dropout it does, unless `shared_noise`.
+
+    That balance is for smooth networks. ReLUs put kinks into the gradient, and over lengths at which these stand out
+    its second difference falls slower than h², so that the penalty grows as h gets shorter: on resnet8 after 60 steps
+    on shapes, in float64, it is 1.6 times as large at h = 0.025 as at 0.1, and 34 times at 0.003.
     """
 
     passes = 3
