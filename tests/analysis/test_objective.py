@@ -79,3 +79,20 @@ def test_norm_and_dot_are_those_of_the_flat_vectors() -> None:
     a, b = [torch.randn(3, 2), torch.randn(4)], [torch.randn(3, 2), torch.randn(4)]
     assert norm(a) == pytest.approx(float(flat(a).double().norm()))
     assert dot(a, b) == pytest.approx(float(flat(a).double() @ flat(b).double()))
+
+
+def test_no_tf32_while_a_model_is_studied() -> None:
+    """It rounds weights to 11 bits: a small step would change none of them."""
+    kinds = (torch.backends.cudnn.conv, torch.backends.cudnn.rnn, torch.backends.cuda.matmul)  # type: ignore[attr-defined]
+    before = [kind.fp32_precision for kind in kinds]
+    seen = []
+
+    class Looks(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append([kind.fp32_precision for kind in kinds])
+            return super().forward(x)
+
+    Objective(Looks(4, 3).double(), F.cross_entropy, [data()]).value()
+    assert seen == [["ieee"] * 3]
+    assert before != seen[0]
+    assert [kind.fp32_precision for kind in kinds] == before

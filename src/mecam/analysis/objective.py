@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -90,13 +91,17 @@ class Objective:
         changes most of them by less.
         """
         modes = {module: module.training for module in self.model.modules()}
-        convolutions, products = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+        cudnn: Any = torch.backends.cudnn
+        kinds: tuple[Any, ...] = (cudnn.conv, cudnn.rnn, torch.backends.cuda.matmul)
+        precisions = [kind.fp32_precision for kind in kinds]
+        for kind in kinds:
+            kind.fp32_precision = "ieee"
         self.model.eval()
         try:
             yield
         finally:
-            torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = convolutions, products
+            for kind, precision in zip(kinds, precisions, strict=True):
+                kind.fp32_precision = precision
             for module, training in modes.items():
                 module.training = training
 
