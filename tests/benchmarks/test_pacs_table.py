@@ -1,5 +1,6 @@
 """The study on PACS: order of its runs, what the search chooses, and tables against numbers worked out by hand."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -169,3 +170,10 @@ def test_records_are_a_run_a_line(tmp_path: Path) -> None:
     assert pacs_plan.load(tmp_path / "pacs.json") == records
     assert len((tmp_path / "pacs.json").read_text().splitlines()) == len(records) + 2
     assert pacs_plan.load(tmp_path / "nothing.json") == {}
+
+
+def test_the_page_shows_what_is_in_the_records() -> None:
+    page = tables.PAGE.read_text(encoding="utf-8")
+    found = tables.tables(pacs_plan.load(pacs_plan.RESULTS), PHASES)
+    assert set(found) == set(re.findall("<!-- begin (.*) -->", page))
+    assert tables.put(page, found) == page, "run python benchmarks/pacs_table.py"
