@@ -56,16 +56,16 @@ def test_what_is_there_at_any_time_is_balanced() -> None:
     assert {recipe.target for recipe in main[:4]} == set(tables.TARGETS)
 
 
-def test_every_optimizer_has_the_same_learning_rates_in_the_search() -> None:
+def test_every_optimizer_has_as_many_points_in_the_search() -> None:
     points = pacs_plan.searched({}, PHASES["search"])
     assert set(points) == {recipe.optimizer for recipe in PHASES["main"]}
     for optimizer, of_it in points.items():
-        assert sorted({point["lr"] for point, _ in of_it}) == [3e-5, 1e-4, 3e-4]
-        assert len(of_it) == (3 if optimizer == "adam" else 4)
+        assert {point["lr"] for point, _ in of_it} >= {3e-5, 1e-4, 3e-4}, optimizer
+        assert len(of_it) == 4
 
 
 def test_the_search_looks_at_source_validation_alone() -> None:
-    reached = {3e-5: 0.90, 1e-4: 0.94, 3e-4: 0.92}
+    reached = {3e-5: 0.90, 1e-4: 0.94, 3e-4: 0.92, 1e-3: 0.5}
     found = of("search", "adam")
     records = {recipe.run_id: record(recipe, 1 - reached[recipe.lr], reached[recipe.lr]) for recipe in found}
     assert pacs_plan.chosen(records, PHASES["search"]) == {"adam": {"lr": 1e-4, "optimizer_settings": {}}}
