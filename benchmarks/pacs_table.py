@@ -16,7 +16,7 @@ import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,17 @@ LENGTHS = (100, 200, 300, 500, 1000, 1500, 2000, 3000, 4000, 5000)
 Place = tuple[int, str]  # seed and target
 
 
+def selected(record: Mapping[str, Any]) -> float:
+    """Accuracy on the target of the selected weights, percent."""
+    return 100.0 * record["target_accuracy"]
+
+
+def second_half(record: Mapping[str, Any]) -> float:
+    """Accuracy on the target, percent, as the mean over the evaluations in the second half of training."""
+    history = record["history"]
+    return 100.0 * statistics.fmean(entry[3] for entry in history if 2 * entry[0] >= history[-1][0])
+
+
 @dataclass(frozen=True)
 class Row:
     """What differs from run to run in seed and target alone."""
@@ -60,11 +71,11 @@ class Row:
     recipe: Recipe  # of one of them
     expected: tuple[Place, ...]
     records: Mapping[Place, Mapping[str, Any]]
+    read: Callable[[Mapping[str, Any]], float] = selected
 
     @property
     def values(self) -> dict[Place, float]:
-        """Accuracy on the target, percent."""
-        return {place: 100 * record["target_accuracy"] for place, record in self.records.items()}
+        return {place: self.read(record) for place, record in self.records.items()}
 
 
 @dataclass(frozen=True)
@@ -222,6 +233,23 @@ def difference_table(table: Sequence[Row], baselines: Sequence[str]) -> list[str
     ]
 
 
+def settled_table(table: Sequence[Row], baselines: Sequence[str]) -> list[str]:
+    """The rows that were run, by their second halves."""
+    there = [replace(row, read=second_half) for row in table if row.records and row.recipe.averaging == "none"]
+    by_label = {row.label: row for row in there}
+    header = ["", *TARGETS, "average", "seeds"]
+    for name in baselines:
+        header += [f"minus {name}, pairs", "pairs"]
+    body = []
+    for row in there:
+        cells = [row.label, *accuracies(row)]
+        for name in baselines:
+            found = gaps(row, by_label[name]) if name in by_label and name != row.label else []
+            cells += [paired(found), str(len(found))] if name != row.label else ["", ""]
+        body.append(cells)
+    return markdown(header, body) if body else [MISSING]
+
+
 def search_table(records: pacs_plan.Records, recipes: Sequence[Recipe]) -> list[str]:
     choice = pacs_plan.chosen(records, recipes)
     body = []
@@ -330,12 +358,14 @@ def steps_table(table: Sequence[Row]) -> list[str]:
 
 def parts_table(table: Sequence[Row], usual: Row, plain: Row) -> list[str]:
     """Accuracies, the paired difference to the usual row, and the time in that of ERM."""
-    header = ["", *TARGETS, "average", "seeds", f"minus {usual.label}, pairs", "pairs", "time, in ERM's"]
+    minus = f"minus {usual.label}, pairs"
+    header = ["", *TARGETS, "average", "seeds", minus, f"second half, {minus}", "pairs", "time, in ERM's"]
     body = []
     erm = seconds(plain)
     for row in table:
         found = gaps(row, usual)
-        gap = ["", ""] if row.recipe == usual.recipe else [paired(found), str(len(found))]
+        later = gaps(replace(row, read=second_half), replace(usual, read=second_half))
+        gap = ["", "", ""] if row.recipe == usual.recipe else [paired(found), paired(later), str(len(found))]
         taken = seconds(row)
         ratio = f"{taken / erm:.2f}" if taken is not None and erm else "-"
         body.append([row.label, *accuracies(row), *gap, ratio])
@@ -384,6 +414,7 @@ def tables(records: pacs_plan.Records, phases: Mapping[str, Sequence[Recipe]]) -
         "main": main_table(main),
         "paper": paper_table(main),
         "differences": difference_table(main, ("ERM", "SAM")),
+        "settled": settled_table([*main, *own], ("ERM", "SAM")),
         "search": search_table(records, phases["search"]),
         "curvature": curvature_tables(main),
         "steps": ["Runs of 5,000 steps:", *steps_table(long), "", "Runs of 2,000 steps:", *steps_table(three)],

@@ -177,3 +177,14 @@ def test_the_page_shows_what_is_in_the_records() -> None:
     found = tables.tables(pacs_plan.load(pacs_plan.RESULTS), PHASES)
     assert set(found) == set(re.findall("<!-- begin (.*) -->", page))
     assert tables.put(page, found) == page, "run python benchmarks/pacs_table.py"
+
+
+def test_a_second_half_counts_by_all_of_its_evaluations() -> None:
+    records = main_records()
+    for found in records.values():
+        target = found["target_accuracy"]
+        found["history"] = [[step, 0.9, 0.3, target + error] for step, error in ((0, 9), (1, 0.02), (2, -0.01))]
+    by_label = table(tables.tables(records, PHASES)["settled"])
+    assert set(by_label) == {"ERM", "MeCAM"}
+    assert by_label["ERM"][4:6] == ["80.5 ± 0.0", "3"]  # 80 + (2 - 1) / 2
+    assert by_label["MeCAM"][6:8] == ["+2.00 [+1.46, +2.54]", "12"]

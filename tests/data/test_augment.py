@@ -281,15 +281,16 @@ def test_images_of_the_wrong_kind_are_refused() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 class TestOnCuda:
-    def test_it_agrees_with_the_cpu(self) -> None:
-        images = pictures(16, 227, 227)
-        transform = Augmentation()
+    @pytest.mark.parametrize(("height", "width", "size"), [(227, 227, 224), (300, 90, 64), (40, 40, 64), (64, 64, 64)])
+    def test_it_agrees_with_the_cpu(self, height: int, width: int, size: int) -> None:
+        images = pictures(16, height, width)
+        transform = Augmentation(size=size)
         draws = transform.draw(images)
         there = Draws(*(value.cuda() for value in vars(draws).values()))
         out = transform.apply(images.cuda(), there).cpu()
         torch.testing.assert_close(out, transform.apply(images, draws), atol=1e-3, rtol=0)
         torch.testing.assert_close(
-            evaluate_transform(images.cuda()).cpu(), evaluate_transform(images), atol=1e-3, rtol=0
+            evaluate_transform(images.cuda(), size).cpu(), evaluate_transform(images, size), atol=1e-3, rtol=0
         )
 
     def test_the_host_never_waits(self) -> None:

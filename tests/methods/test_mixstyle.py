@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mecam.methods.base import Batch, Setting
-from mecam.methods.mixstyle import MixStyle
+from mecam.methods.mixstyle import MixStyle, Numbers
 from mecam.models.network import Backbone, Network
 
 
@@ -17,6 +17,10 @@ def mixing(network: Network, setting: Setting) -> MixStyle:
     method = MixStyle(p=1.0, alpha=0.5)
     assert method.build(network, setting) is network
     return method
+
+
+def numbers(method: MixStyle, batch: Batch, seed: int) -> Numbers:
+    return method.draw(batch, torch.Generator().manual_seed(seed))
 
 
 def test_the_loss_is_that_of_features_in_other_styles(mixing: MixStyle, network: Network, batch: Batch) -> None:
@@ -29,7 +33,7 @@ def test_the_loss_is_that_of_features_in_other_styles(mixing: MixStyle, network:
         stem[-1].register_forward_hook(lambda _m, _a, output: outputs.append(output)),  # type: ignore[index]
         after.register_forward_pre_hook(lambda _m, args: seen.append((outputs[-1], args[0]))),
     ]
-    loss, _ = mixing.loss(network, batch, 5, None)
+    loss, _ = mixing.loss(network, batch, numbers(mixing, batch, 5), None)
     for handle in handles:
         handle.remove()
     (plain, mixed), eps = seen[0], 1e-6
@@ -45,12 +49,12 @@ def test_the_loss_is_that_of_features_in_other_styles(mixing: MixStyle, network:
 
 
 def test_all_passes_of_a_step_see_the_same_numbers(mixing: MixStyle, network: Network, batch: Batch) -> None:
-    draw = mixing.draw(batch, torch.Generator().manual_seed(0))
-    assert draw == mixing.draw(batch, torch.Generator().manual_seed(0))
+    draw = numbers(mixing, batch, 0)
+    assert all(map(torch.equal, draw, numbers(mixing, batch, 0)))
     stream = torch.get_rng_state()
     first, _ = mixing.loss(network, batch, draw, None)
     torch.rand(3)
-    other, _ = mixing.loss(network, batch, draw + 1, None)
+    other, _ = mixing.loss(network, batch, numbers(mixing, batch, 1), None)
     again, _ = mixing.loss(network, batch, draw, None)
     assert first == again
     assert first != other
@@ -68,8 +72,10 @@ def test_predictions_and_p_of_zero_are_the_networks_own(
     assert torch.equal(network(batch.images), plain(batch.images))
     never, other = MixStyle(p=0.0), make_network()
     never.build(other, setting)
-    assert never.loss(other, batch, 0, None)[0] == F.cross_entropy(plain(batch.images), batch.labels)
-    mixing.loss(network, batch, 0, None)
+    assert never.loss(other, batch, numbers(never, batch, 0), None)[0] == F.cross_entropy(
+        plain(batch.images), batch.labels
+    )
+    mixing.loss(network, batch, numbers(mixing, batch, 0), None)
     network.eval()
     plain.load_state_dict(network.state_dict())
     assert torch.equal(network(batch.images), plain.eval()(batch.images))
@@ -80,12 +86,13 @@ def test_half_of_the_steps_are_left_alone_at_each_stage(network: Network, batch:
     method.build(network, setting)
     network.eval()
     plain = F.cross_entropy(network(batch.images), batch.labels)
-    alone = sum(bool(method.loss(network, batch, seed, None)[0] == plain) for seed in range(80))
+    draws = [numbers(method, batch, seed) for seed in range(80)]
+    alone = sum(bool(method.loss(network, batch, draw, None)[0] == plain) for draw in draws)
     assert 8 <= alone <= 32  # two stages: a quarter of them, 20 +- 4
 
 
 def test_every_weight_learns(mixing: MixStyle, network: Network, batch: Batch) -> None:
-    mixing.gradient(network, batch, 0, None)
+    mixing.gradient(network, batch, numbers(mixing, batch, 0), None)
     assert all(p.grad is not None for p in network.parameters())
 
 

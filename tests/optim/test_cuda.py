@@ -91,8 +91,9 @@ def test_a_skipped_step_changes_nothing(method: type[SharpnessAware], base: dict
     torch.testing.assert_close(weights(a), weights(b), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("before", [1, 3])
 @pytest.mark.parametrize("method", CAPTURABLE)
-def test_a_captured_step_equals_an_eager_one(method: type[SharpnessAware]) -> None:
+def test_a_captured_step_equals_an_eager_one(method: type[SharpnessAware], before: int) -> None:
     """The whole step, passes and update, in one CUDA graph; rho is a tensor and changes between replays."""
     x, y = batch()
 
@@ -107,10 +108,10 @@ def test_a_captured_step_equals_an_eager_one(method: type[SharpnessAware]) -> No
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        for _ in range(3):
+        for _ in range(before):
             optimizer.step(closure_for(optimizer, model, x, y))
     torch.cuda.current_stream().wait_stream(stream)
-    for _ in range(3):
+    for _ in range(before):
         eager.step(closure_for(eager, eager_model, x, y))
     graph = torch.cuda.CUDAGraph()
     optimizer.zero_grad()
@@ -125,6 +126,9 @@ def test_a_captured_step_equals_an_eager_one(method: type[SharpnessAware]) -> No
     torch.testing.assert_close(weights(model), weights(eager_model), rtol=1e-4, atol=1e-5)
     for captured, plain in zip(model.buffers(), eager_model.buffers(), strict=True):
         torch.testing.assert_close(captured, plain, rtol=1e-4, atol=1e-5)
+    counts = [int(o.param_groups[0]["taken"]) for o in (optimizer, eager)]
+    assert counts == [before + 4] * 2
+    assert int(optimizer.skipped) == 0
 
 
 def test_mixstyle_in_a_captured_step_mixes_anew_in_every_replay() -> None:

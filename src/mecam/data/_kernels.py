@@ -1,18 +1,36 @@
-"""Colour jitter, grayscale and normalisation of a batch in two Triton kernels: the images are read twice, written once.
+"""Crops in one Triton kernel; colour jitter, grayscale and normalisation in two.
 
-Contrast needs the mean grey of the image at the moment its turn comes, so the first kernel takes each image through
-the operations that come before it and adds up the grey, and the second takes it through all of them.
+A sample of a crop depends on few pixels, which are read where they lie: most weights of a whole image are 0. Contrast
+needs the mean grey of the image at the moment its turn comes, so the first kernel takes each image through the
+operations that come before it and adds up the grey, and the second takes it through all of them.
 """
 
 # mypy: ignore-errors
 # Triton's language is not Python's, and Triton is not everywhere this file is checked.
 from __future__ import annotations
 
+import math
+
 import triton
 import triton.language as tl
 from torch import Tensor
 
-PIXELS = 1024  # of an image at once
+PIXELS, SAMPLES = 1024, 256  # of an image at once
+
+
+def crop(images: Tensor, box: Tensor, flip: Tensor | None, mean, std, *, out: Tensor) -> None:
+    """Boxes of uint8 images (B, 3, H, W), resampled, mirrored and normalised; one box may stand for all images."""
+    count, _, height, width = images.shape
+    size = out.shape[-1]
+    # samples are at most so many pixels apart, and see those less than that away on either side
+    taps = [math.ceil(2 * max(1.0, pixels / size)) for pixels in (height, width)]
+    grid = (count, triton.cdiv(size * size, SAMPLES))
+    sizes = size, *taps, box.stride(0) if len(box) > 1 else 0
+    strides = *images.stride(), *out.stride()
+    mirrors = flip is not None
+    _crop[grid](
+        images, box, flip if mirrors else box, out, *sizes, *mean, *std, *strides, mirrors=mirrors, block=SAMPLES
+    )
 
 
 def colour(x: Tensor, order: Tensor, factors: Tensor, gray: Tensor, mean, std, *, out: Tensor) -> None:
@@ -24,6 +42,74 @@ def colour(x: Tensor, order: Tensor, factors: Tensor, gray: Tensor, mean, std, *
     _grey[(count, parts)](*images, sums, height * width, block=PIXELS)
     rest = (*mean, *std, height * width, width, parts, *out.stride())
     _colour[(count, parts)](*images, gray, sums, out, *rest, block=PIXELS, parts_block=triton.next_power_of_2(parts))
+
+
+@triton.jit
+def _crop(
+    images,
+    box,
+    flip,
+    out,
+    size,
+    taps_down,
+    taps_across,
+    box_stride,
+    mean_r,
+    mean_g,
+    mean_b,
+    std_r,
+    std_g,
+    std_b,
+    image_stride,
+    channel_stride,
+    row_stride,
+    pixel_stride,
+    out_image,
+    out_channel,
+    out_row,
+    out_pixel,
+    mirrors: tl.constexpr,
+    block: tl.constexpr,
+):
+    image = tl.program_id(0).to(tl.int64)
+    place = tl.program_id(1) * block + tl.arange(0, block)
+    inside = place < size * size
+    row, col = place // size, place % size
+    own = box + image * box_stride
+    top, left, tall, wide = tl.load(own), tl.load(own + 1), tl.load(own + 2), tl.load(own + 3)
+    seen = col
+    if mirrors:
+        seen = tl.where(tl.load(flip + image) != 0, size - 1 - col, col)
+    step_down, step_across = tall / size, wide / size
+    reach_down, reach_across = tl.maximum(step_down, 1.0), tl.maximum(step_across, 1.0)
+    centre_y, centre_x = top + (row + 0.5) * step_down, left + (seen + 0.5) * step_across
+    first_y = tl.floor(centre_y - reach_down - 0.5) + 1
+    first_x = tl.floor(centre_x - reach_across - 0.5) + 1
+    start = images + image * image_stride
+    r = tl.zeros((block,), dtype=tl.float32)
+    g, b, down, across = r, r, r, r
+    for i in range(taps_down):
+        y = first_y + i
+        weight_y = tl.maximum(1 - tl.abs(y + 0.5 - centre_y) / reach_down, 0.0)
+        weight_y = tl.where((y + 0.5 > top) & (y + 0.5 < top + tall), weight_y, 0.0)
+        down += weight_y
+        across = tl.zeros((block,), dtype=tl.float32)
+        for j in range(taps_across):
+            x = first_x + j
+            weight_x = tl.maximum(1 - tl.abs(x + 0.5 - centre_x) / reach_across, 0.0)
+            weight_x = tl.where((x + 0.5 > left) & (x + 0.5 < left + wide), weight_x, 0.0)
+            across += weight_x
+            weight = weight_y * weight_x
+            there = start + y.to(tl.int32) * row_stride + x.to(tl.int32) * pixel_stride
+            counts = inside & (weight > 0)
+            r += weight * tl.load(there, mask=counts, other=0).to(tl.float32)
+            g += weight * tl.load(there + channel_stride, mask=counts, other=0).to(tl.float32)
+            b += weight * tl.load(there + 2 * channel_stride, mask=counts, other=0).to(tl.float32)
+    scale = 1.0 / (255.0 * down * across)
+    to = out + image * out_image + row * out_row + col * out_pixel
+    tl.store(to, (r * scale - mean_r) / std_r, mask=inside)
+    tl.store(to + out_channel, (g * scale - mean_g) / std_g, mask=inside)
+    tl.store(to + 2 * out_channel, (b * scale - mean_b) / std_b, mask=inside)
 
 
 @triton.jit

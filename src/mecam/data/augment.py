@@ -119,7 +119,8 @@ class Augmentation:
         out = _output(images, self.size)
         with torch.autocast(images.device.type, enabled=False):
             if (kernels := _kernels() if images.is_cuda else None) is not None:
-                cropped = _crop(images, draws.box, self.size, draws.flip)
+                cropped = torch.empty(out.shape, device=out.device)
+                kernels.crop(images, draws.box, draws.flip, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), out=cropped)
                 kernels.colour(cropped, draws.order, draws.factors, draws.gray, self.mean, self.std, out=out)
                 return out
             for piece in _pieces(out):
@@ -171,6 +172,9 @@ def evaluate_transform(
     out = _output(images, size)
     whole = _constants((0, 0, *images.shape[-2:]), out)
     with torch.autocast(images.device.type, enabled=False):
+        if (kernels := _kernels() if images.is_cuda else None) is not None:
+            kernels.crop(images, whole[None], None, mean, std, out=out)
+            return out
         for piece in _pieces(out):
             part = images[piece]
             same = part.shape[-2:] == (size, size)
@@ -284,7 +288,7 @@ def _output(images: Tensor, size: int) -> Tensor:
 
 @cache
 def _kernels() -> ModuleType | None:
-    """Colours as Triton kernels, where there is a Triton that works."""
+    """Crops and colours as Triton kernels, where there is a Triton that works."""
     try:
         from mecam.data import _kernels
     except Exception:  # without Triton, or with a broken one, torch's own operations do

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,16 +13,27 @@ from mecam import virtual
 from mecam.methods.base import Batch, Method, Setting
 from mecam.models.network import Network
 from mecam.optim.hyperparameters import Hyperparameter
+from mecam.virtual._draws import Draw
+from mecam.virtual.mixstyle import mix_style
+
+
+class Numbers(NamedTuple):
+    """Of a step, a row for each stage."""
+
+    partners: Tensor
+    weights: Tensor
+    mixes: Tensor  # whether the stage does
 
 
 class MixStyle(Method):
     """ERM with the styles of images mixed at the network's stages, at each with probability p
 
     virtual.MixStyle has the formula; a ResNet's stages are layer1, layer2 and layer3. All passes of a step share their
-    partners and weights, unless the network is compiled: compiled code draws from the device's default generator.
+    partners and weights.
     """
 
     name: ClassVar[str] = "mixstyle"
+    recordable: ClassVar[bool] = True
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
         "p": Hyperparameter("probability that a stage mixes a batch", high=1),
         "alpha": Hyperparameter("of Beta(α, α), which the weights are from", open_low=True),
@@ -34,15 +45,34 @@ class MixStyle(Method):
     def build(self, network: Network, setting: Setting) -> Network:  # noqa: ARG002
         if not network.stages:
             raise ValueError("mixstyle needs a backbone with known stages to mix styles at; this one names none")
-        self.generator = torch.Generator()
-        self.styles = virtual.MixStyle(self.p, self.alpha, generator=self.generator).attach(network, network.stages)
+        self.stages = list(network.stages)
+        self.styles = _AsDrawn(self.p, self.alpha, generator=torch.Generator()).attach(network, self.stages)
         return network
 
-    def draw(self, batch: Batch, generator: torch.Generator) -> int:  # noqa: ARG002
-        """The seed of all numbers of this step."""
-        return int(torch.randint(2**63 - 1, (), generator=generator))
+    def draw(self, batch: Batch, generator: torch.Generator) -> Numbers:
+        draws = Draw(torch.device("cpu"), torch.float32, generator)
+        count = len(batch.labels)
+        rows = [(draws.partner(count, None), draws.beta(self.alpha, count), draws.happens(self.p)) for _ in self.stages]
+        return Numbers(*map(torch.stack, zip(*rows, strict=True)))
 
-    def loss(self, network: Network, batch: Batch, draw: int, state: Any) -> tuple[Tensor, Any]:
-        self.generator.manual_seed(draw)
+    def loss(self, network: Network, batch: Batch, draw: Numbers, state: Any) -> tuple[Tensor, Any]:
+        self.styles.numbers = dict(zip(self.stages, zip(*draw, strict=True), strict=True))
         with self.styles.active():
             return F.cross_entropy(network(batch.images), batch.labels), state
+
+
+class _AsDrawn(virtual.MixStyle):
+    """MixStyle with numbers that were drawn before the step: partner, weight and whether to mix, by stage."""
+
+    numbers: Mapping[str, tuple[Tensor, ...]]
+
+    def _draw(self, x: Tensor, layer: str) -> Any:  # noqa: ARG002
+        self._ran = True
+        return self.numbers[layer]
+
+    def _apply(self, draw: Any, x: Tensor) -> Tensor:
+        partner, weight, mixes = draw
+        if len(x) == 1 or x.shape[-1] == 1:
+            return x
+        mixed = mix_style(x, weight.to(torch.promote_types(x.dtype, torch.float32)), partner)
+        return torch.where(mixes, mixed.to(x.dtype), x)

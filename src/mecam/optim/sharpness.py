@@ -6,6 +6,7 @@ is in the files with an underscore.
 
 from __future__ import annotations
 
+import copy
 import warnings
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping
@@ -284,7 +285,8 @@ class SharpnessAware(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         self.base_optimizer.add_param_group(param_group)
         self._complete(self.param_groups[-1], self.defaults)
-        self.param_groups[-1].update({name: self.param_groups[0][name] for name in (*self.counters, *self.notes)})
+        # each group its own, since they count in place
+        self.param_groups[-1].update({n: copy.deepcopy(self.param_groups[0][n]) for n in (*self.counters, *self.notes)})
 
     def state_dict(self) -> dict[str, Any]:
         """All of it: the base optimizer's state, the method's own tensors, the hyperparameters."""
@@ -403,8 +405,13 @@ class SharpnessAware(Optimizer):
     def _commit(self, taken: bool | Tensor, shift: Vector | None) -> None:
         """What a step leaves behind; nothing of it if the step was not taken."""
         count = taken.long() if isinstance(taken, Tensor) else int(taken)
+        device = self._space.kinds[0].device
+        # where the device may decide it also counts, from the first step on: in place, as a captured step must
+        there = self.nonfinite == "skip" and device.type != "cpu"
         for group in self.param_groups:
-            group["taken"], group["skipped"] = _plus(group["taken"], count), _plus(group["skipped"], 1 - count)
+            for name, more in (("taken", count), ("skipped", 1 - count)):
+                counter = torch.as_tensor(group[name], device=device) if there else group[name]
+                group[name] = counter.add_(more) if isinstance(counter, Tensor) else counter + more
         if taken is False:
             return
         if shift is not None:
@@ -442,11 +449,6 @@ class SharpnessAware(Optimizer):
             own = self.own_state.setdefault(p, {}) if p.requires_grad else {}
             # what is there stays: a base without state looks new to DCP in the midst of training as well
             own.update({k: torch.zeros_like(p, requires_grad=False) for k in self.keeps if k not in own})
-
-
-def _plus(counter: int | Tensor, count: int | Tensor) -> int | Tensor:
-    """In place if it can be, as a captured step must count."""
-    return counter.add_(count) if isinstance(counter, Tensor) else counter + count
 
 
 def _require(finite: Tensor, losses: list[Any]) -> None:

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from mecam import averaging as averagings
 from mecam import methods, ranks
@@ -369,16 +370,9 @@ class Run:
 
 def _tensors(tree: Any) -> list[Tensor]:
     """The tensors of a running state."""
-    if isinstance(tree, Tensor):
-        return [tree]
-    children = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, (list, tuple)) else ()
-    return [tensor for child in children for tensor in _tensors(child)]
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def _on(tree: Any, device: torch.device) -> Any:
     """A running state on this device."""
-    if isinstance(tree, Tensor):
-        return tree.to(device)
-    if isinstance(tree, dict):
-        return {name: _on(child, device) for name, child in tree.items()}
-    return type(tree)(_on(child, device) for child in tree) if isinstance(tree, (list, tuple)) else tree
+    return tree_map_only(Tensor, lambda tensor: tensor.to(device), tree)
