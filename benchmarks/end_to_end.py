@@ -3,9 +3,10 @@
     python benchmarks/end_to_end.py
     python benchmarks/end_to_end.py --device cuda --backbone resnet50 --image-size 224 --stored 227 --images 9991
 
-Both kinds of steps are the training loop's own, on the same network, in turns: a burst with the feed (sampling,
-loading, augmentation), a burst without. A round's ratio is bare time over whole time: the share of the bare step's
-images/s that training reaches. The images are noise of the size and number given; --streamed keeps them off the GPU.
+All steps are the training loop's own, on the same network, in turns: a burst on one batch (bare), a burst with the feed
+(whole: sampling, loading, augmentation), and with --evaluate another such burst that ends in an evaluation. A round's
+share is of the rate of the burst it is compared with. The images are noise of the size and number given; --streamed
+keeps them off the GPU.
 """
 
 from __future__ import annotations
@@ -90,27 +91,38 @@ def main() -> None:
     whole, still = run.feed, Still(run.feed)
     for _ in range(WARM_UP):
         run.step(0)
+    kinds = {"bare": (still, False), "whole": (whole, False), "evaluated": (whole, True)}
+    if not options.evaluate:
+        kinds.pop("evaluated")
+    else:
+        run.evaluate(0)  # the first one compiles and records
     rounds = [
-        (burst(run, still, options.burst), burst(run, whole, options.burst, evaluated=options.evaluate))
+        {kind: burst(run, feed, options.burst, evaluated=evaluated) for kind, (feed, evaluated) in kinds.items()}
         for _ in range(options.rounds)
     ]
     images = options.batch * (len(DOMAINS) - 1)
-    ratios = sorted(bare / fed for bare, fed in rounds)
-    row = [
-        options.optimizer,
-        f"{images / statistics.median(bare for bare, _ in rounds):.0f}",
-        f"{images / statistics.median(fed for _, fed in rounds):.0f}",
-        f"{100 * statistics.median(ratios):.1f} %",
-        f"{100 * ratios[len(ratios) // 4]:.1f} to {100 * ratios[-1 - len(ratios) // 4]:.1f} %",
-    ]
+    rates = {kind: images / statistics.median(taken[kind] for taken in rounds) for kind in kinds}
+    row, header = [options.optimizer], ["optimizer"]
+    for kind, rate in rates.items():
+        header.append(f"{kind}, images/s")
+        row.append(f"{rate:.0f}")
+    for slower, faster in (("whole", "bare"), ("evaluated", "whole"), ("evaluated", "bare")):
+        if slower in kinds:
+            header.append(f"{slower} of {faster}: median, quartiles")
+            row.append(share([taken[faster] / taken[slower] for taken in rounds]))
     setting = (
         f"{options.backbone}, {images} images of {options.image_size} px a step out of {options.images} stored at "
         f"{options.stored} px, {'streamed' if whole.resident is None else 'on the device'}, {run.machine.precision}"
     )
-    evaluated = ", an evaluation after each burst of training" if options.evaluate else ""
-    facts = {"setting": setting, "repeats": f"{options.rounds} rounds of {options.burst} steps each way{evaluated}"}
-    header = ["optimizer", "bare images/s", "training images/s", "share (median of rounds)", "quartiles"]
+    facts = {"setting": setting, "repeats": f"{options.rounds} rounds of {options.burst} steps each way"}
     publish([*heading("Loading beside the step", options.device, facts), *table(header, [row])], options.out)
+
+
+def share(ratios: Sequence[float]) -> str:
+    ordered = sorted(ratios)
+    quarter = len(ordered) // 4
+    low, high = 100 * ordered[quarter], 100 * ordered[-1 - quarter]
+    return f"{100 * statistics.median(ordered):.1f} %, {low:.1f} to {high:.1f}"
 
 
 def burst(run: Run, feed: Feed | Still, steps: int, *, evaluated: bool = False) -> float:
@@ -141,7 +153,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--images", type=int, default=2240)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--freeze-bn", action="store_true", help="as with pretrained backbones")
-    parser.add_argument("--evaluate", action="store_true", help="after each burst of training, as training does")
+    parser.add_argument("--evaluate", action="store_true", help="a third kind of burst, which ends in an evaluation")
     parser.add_argument("--streamed", action="store_true")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--burst", type=int, default=10)
