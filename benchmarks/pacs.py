@@ -119,7 +119,7 @@ def wants_curvature(recipe: Recipe, phase: str, options: argparse.Namespace) -> 
 
 def wants_landscape(recipe: Recipe, phase: str, options: argparse.Namespace) -> bool:
     plain = recipe.method == "erm" and recipe.averaging == "none" and phase == "main"
-    return plain and recipe.optimizer in DRAWN.values() and recipe.seed == 0 and recipe.target == options.landscapes
+    return plain and recipe.optimizer in DRAWN.values() and (recipe.seed, recipe.target) == options.drawn
 
 
 def run(
@@ -330,12 +330,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--curvature", type=int, nargs="*", metavar="SEED", help="measure curvature (default: seed 0)")
     parser.add_argument("--curvature-images", type=int, help="at most so many of each split (default: all)")
     parser.add_argument("--spectrum-images", type=int, default=512, help="behind eigenvalue and trace")
-    parser.add_argument("--landscapes", metavar="TARGET", help="of ERM, SAM and MeCAM, seed 0 on this target")
+    parser.add_argument("--landscapes", metavar="TARGET", help="of ERM, SAM and MeCAM on this target")
+    parser.add_argument("--landscape-seed", type=int, default=0)
     parser.add_argument("--landscape-steps", type=int, default=25)
     parser.add_argument("--landscape-images", type=int, default=compare_landscapes.IMAGES)
     parser.add_argument("--figures", type=Path, default=Path("figures"))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
+    options.drawn = options.landscape_seed, options.landscapes
     options.curvature = [] if options.curvature is None else options.curvature or [0]
     for assignment in options.only:
         if assignment.partition("=")[0] not in Recipe.__dataclass_fields__:
