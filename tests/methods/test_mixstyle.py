@@ -65,6 +65,11 @@ def test_all_passes_of_a_step_see_the_same_numbers(mixing: MixStyle, network: Ne
     assert torch.rand(1) == before  # dropout would not notice
 
 
+def test_numbers_lie_where_the_batch_does(mixing: MixStyle, batch: Batch) -> None:
+    elsewhere = Batch(batch.images.to("meta"), batch.labels.to("meta"), batch.domains)
+    assert {tensor.device.type for tensor in numbers(mixing, elsewhere, 0)} == {"meta"}
+
+
 def test_predictions_and_p_of_zero_are_the_networks_own(
     make_network: Callable[..., Network], mixing: MixStyle, network: Network, batch: Batch, setting: Setting
 ) -> None:

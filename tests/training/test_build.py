@@ -27,6 +27,16 @@ def test_parts_are_refused_before_any_data_is_read() -> None:
         check_parts(make({"optimizer": "mecam", "base": "sam"}))
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "switch"), [("curvemecam", "scaled"), ("curvemecam", "normalised"), ("sam", "shared_noise")]
+)
+def test_a_word_is_no_switch(optimizer: str, switch: str) -> None:
+    """`--set optimizer_settings.scaled=no` is a text, which Python would take for True."""
+    check_parts(make({"optimizer": optimizer, "optimizer_settings": {switch: False}}))
+    with pytest.raises(RecipeError, match=f"{switch}='no' is a str; it must be true or false"):
+        check_parts(make({"optimizer": optimizer, "optimizer_settings": {switch: "no"}}))
+
+
 def test_a_virtual_domain_acts_on_the_layers_it_is_given() -> None:
     recipe = make({"optimizer": "mecam", "virtual_settings": {"p": 0.5, "layers": "2"}})
     check_parts(recipe)
@@ -39,11 +49,24 @@ def test_a_virtual_domain_acts_on_the_layers_it_is_given() -> None:
     assert virtual_layers(everywhere, network.stages) == ("featurizer.layer1", "featurizer.layer2")
 
 
-@pytest.mark.parametrize("layers", ["0", "4", "1,", "first"])
+@pytest.mark.parametrize("layers", ["0", "4", "1,", "1,1", "first"])
 def test_layers_that_are_not_there_are_refused(layers: str) -> None:
     recipe = make({"optimizer": "mecam", "virtual_settings": {"layers": layers}})
     with pytest.raises(RecipeError, match="is not allowed; the backbone has 3 of them"):
         virtual_layers(recipe, ("layer1", "layer2", "layer3"))
+
+
+@pytest.mark.parametrize(
+    ("method", "blocks", "words"),
+    [("erm", 2, "a batch has 3 source domains"), ("heldout", 3, "the meta pass of heldout is not on all source")],
+)
+def test_blocks_that_are_no_domains_are_refused(method: str, blocks: int, words: str) -> None:
+    """Counted otherwise, partners from "another domain" would be from any, or the first meta pass would fail."""
+    settings = {"domains": blocks}
+    with pytest.raises(RecipeError, match=words):
+        run_of("mecam", method=method, virtual_settings=settings)
+    run_of("mecam", virtual_settings={"domains": 3})
+    run_of("mecam", method=method, virtual="none", virtual_settings=settings)
 
 
 def test_pixels_have_no_layers() -> None:

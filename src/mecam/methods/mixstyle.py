@@ -53,7 +53,7 @@ class MixStyle(Method):
         draws = Draw(torch.device("cpu"), torch.float32, generator)
         count = len(batch.labels)
         rows = [(draws.partner(count, None), draws.beta(self.alpha, count), draws.happens(self.p)) for _ in self.stages]
-        return Numbers(*map(torch.stack, zip(*rows, strict=True)))
+        return Numbers(*(torch.stack(column).to(batch.labels.device) for column in zip(*rows, strict=True)))
 
     def loss(self, network: Network, batch: Batch, draw: Numbers, state: Any) -> tuple[Tensor, Any]:
         self.styles.numbers = dict(zip(self.stages, zip(*draw, strict=True), strict=True))

@@ -11,7 +11,7 @@ from torch.optim.optimizer import ParamsT
 from mecam.optim._base import BaseOptimizer
 from mecam.optim._meta import Meta
 from mecam.optim._passes import GradAt, VirtualDomain
-from mecam.optim.hyperparameters import Choice, Hyperparameter
+from mecam.optim.hyperparameters import Choice, Hyperparameter, check_switch
 from mecam.optim.vector import Vector, norm, unit
 
 FARTHEST = 10.0  # by which factor a length that follows the curvature may depart from rho
@@ -66,6 +66,8 @@ class CurveMeCAM(Meta):
         model: nn.Module | None = None,
         **options: Any,
     ) -> None:
+        check_switch(type(self).__name__, "scaled", scaled)
+        check_switch(type(self).__name__, "normalised", normalised)
         self.scaled, self.normalised = scaled, normalised
         values = {"rho": rho, "alpha": alpha, "share": share}
         super().__init__(params, base_optimizer, values, virtual_domain=virtual_domain, model=model, **options)

@@ -78,4 +78,10 @@ class Hyperparameter:
             raise ValueError(f"{owner}: {name}={value!r} is not allowed; it must be {self.allowed}")
 
 
+def check_switch(owner: str, name: str, value: object) -> None:
+    """Refuse what is not True or False: a recipe's "no" is a text, and would count as True."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{owner}: {name}={value!r} is a {type(value).__name__}; it must be true or false")
+
+
 RHO = Hyperparameter("radius of the perturbation", search=Choice((0.01, 0.02, 0.05, 0.1)))

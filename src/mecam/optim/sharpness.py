@@ -25,7 +25,7 @@ from mecam.optim._masked import drop_new_state, looks_for_itself, masked_step, u
 from mecam.optim._passes import Closure, GradAt, NoGradientError, Passes
 from mecam.optim._shards import is_distributed, is_flat_shard, local, reshard
 from mecam.optim._update import Update
-from mecam.optim.hyperparameters import Hyperparameter
+from mecam.optim.hyperparameters import Hyperparameter, check_switch
 from mecam.optim.last import LastStep
 from mecam.optim.vector import Coefficient, PerGroup, Space, Vector
 
@@ -109,6 +109,9 @@ class SharpnessAware(Optimizer):
         name = type(self).__name__
         if nonfinite not in ("raise", "skip", "ignore"):
             raise ValueError(f"{name}: nonfinite={nonfinite!r} is not allowed; it must be 'raise', 'skip' or 'ignore'")
+        switches = {"shared_noise": shared_noise, "local_perturbation": local_perturbation, "track": track}
+        for switch, value in switches.items():
+            check_switch(name, switch, value)
         if clip_norm is not None:
             CLIP_NORM.check(name, "clip_norm", clip_norm)
         if model is not None and not isinstance(model, nn.Module):

@@ -69,7 +69,7 @@ def virtual_layers(recipe: Recipe, stages: Sequence[str]) -> Sequence[str]:
         raise RecipeError("virtual_settings.layers: fourier acts on pixels, not on layers; leave that setting out")
     by_number = {str(number): stage for number, stage in enumerate(stages, 1)}
     numbers = [number.strip() for number in str(named).split(",")]
-    if not set(numbers) <= set(by_number):
+    if not set(numbers) <= set(by_number) or len(set(numbers)) < len(numbers):
         raise RecipeError(
             f"virtual_settings.layers={named!r} is not allowed; the backbone has {len(stages)} of them: "
             'give their numbers, such as "1" or "1,2"'
@@ -102,6 +102,8 @@ def check(recipe: Recipe, method: Method, sources: int, held_out: int) -> None:
         raise RecipeError(
             f"track={recipe.track} looks at the passes of a sharpness-aware optimizer, and {recipe.optimizer} has one"
         )
+    if _has_meta_pass(recipe) and recipe.virtual != "none":
+        _check_blocks(recipe, method, sources)
     if below == "adahessian" and method.surgery:
         raise RecipeError(
             f"adahessian needs the graph of the gradient, and {method.name} writes gradients itself; "
@@ -109,6 +111,26 @@ def check(recipe: Recipe, method: Method, sources: int, held_out: int) -> None:
         )
     if below == "adahessian" and (recipe.compile or ranks.count() > 1):
         raise RecipeError("adahessian needs the graph of the gradient, which compile and torchrun do not keep")
+
+
+def _check_blocks(recipe: Recipe, method: Method, sources: int) -> None:
+    """Partners from another domain are found by counting: the meta pass must be on that many equal blocks."""
+    blocks = recipe.virtual_settings.get("domains")
+    if blocks is not None and method.virtual_domain is not None:
+        raise RecipeError(
+            f"virtual_settings.domains={blocks}: the meta pass of {method.name} is not on all source domains, one "
+            "block each; leave that setting out"
+        )
+    if blocks not in (None, sources):
+        raise RecipeError(
+            f"virtual_settings.domains={blocks!r}, and a batch has {sources} source domains; give that number, or "
+            "leave it out for partners from any domain"
+        )
+
+
+def _has_meta_pass(recipe: Recipe) -> bool:
+    method = find_optimizer(recipe.optimizer).sharpness_aware
+    return method is not None and issubclass(method, Meta)
 
 
 def too_few(recipe: Recipe, error: ValueError) -> ValueError:
@@ -179,7 +201,7 @@ def build_optimizer(
         # a GPU that had to tell after every step whether it was finite would wait for Python; Run asks it now and then
         nonfinite = "skip" if device.type == "cuda" else recipe.nonfinite
         settings |= {"model": trained, "nonfinite": nonfinite, "base": recipe.base}
-    if entry.sharpness_aware is not None and issubclass(entry.sharpness_aware, Meta):
+    if _has_meta_pass(recipe):
         settings["virtual_domain"] = _virtual_domain(recipe, method, network)
     groups = [{"params": list(parameters)} for parameters in method.groups(trained)]
     return create_optimizer(recipe.optimizer, groups, **settings)
