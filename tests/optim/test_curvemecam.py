@@ -180,6 +180,8 @@ def test_a_gradient_of_zero_stays_one() -> None:
     assert torch.equal(theta.detach(), torch.zeros(3, dtype=torch.float64))
 
 
-def test_without_a_length_there_is_no_difference() -> None:
-    with pytest.raises(ValueError, match=r"CurveMeCAM: rho=0.0 is not allowed; it must be a number in \(0, inf\)"):
-        CurveMeCAM(network().parameters(), torch.optim.SGD, lr=LR, rho=0.0)
+@pytest.mark.parametrize("rho", [0.0, 1e-200])
+def test_a_length_over_which_nothing_is_measured_is_refused(rho: float) -> None:
+    """The square of the second is 0, by which its penalty would be divided."""
+    with pytest.raises(ValueError, match=r"CurveMeCAM: rho=.* it must be a number in \[1e-06, inf\)"):
+        CurveMeCAM(network().parameters(), torch.optim.SGD, lr=LR, rho=rho)

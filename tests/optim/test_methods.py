@@ -152,6 +152,22 @@ def test_looksam_looks_every_k_steps() -> None:
         theta = theta - LR * expected
 
 
+def test_looksam_tells_its_looks_before_they_come() -> None:
+    model, passes, planned = network(), list[int](), list[object]()
+    optimizer = LookSAM(model.parameters(), torch.optim.SGD, rho=0.3, k=3, lr=LR)
+
+    def closure() -> Tensor:
+        passes[-1] += 1
+        return closure_for(optimizer, model, X, Y)()
+
+    for _ in range(7):
+        planned.append(optimizer.plan())
+        passes.append(0)
+        optimizer.step(closure)
+    assert planned == [True, False, False, True, False, False, True]
+    assert passes == [2, 1, 1, 2, 1, 1, 2]
+
+
 def test_wsam_decoupled_moves_after_the_base_step() -> None:
     model = network()
     optimizer = WSAM(model.parameters(), torch.optim.SGD, rho=0.3, gamma=0.8, lr=LR)

@@ -176,6 +176,7 @@ class TestParameters:
         layers = [nn.Linear(a, b) for a, b in itertools.pairwise(sizes)]
         model = nn.Sequential(*layers).to(dtype)
         coupled = {"decouple": False} if method.__name__ == "WSAM" else {}
+        rho = max(rho, method.hyperparameters["rho"].low)
         optimizer = method(model.parameters(), torch.optim.SGD, lr=0.125, rho=rho, **coupled)
         before = bits(model)
         optimizer.step(closure_for(optimizer, model, X.to(dtype), Y))

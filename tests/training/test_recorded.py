@@ -59,7 +59,8 @@ def test_every_recordable_method(method: str) -> None:
     "optimizer", [name for name in TORCHS if name in ("adam", "adamw", "sgd") or OPTIMIZERS[name].sharpness_aware]
 )
 def test_every_recordable_optimizer(optimizer: str) -> None:
-    same_after(5, optimizer=optimizer, virtual="none")
+    settings = {"k": 2} if optimizer == "looksam" else {}  # looks and steps between, each often enough to be recorded
+    same_after(5, optimizer=optimizer, virtual="none", optimizer_settings=settings)
 
 
 def test_steps_of_two_kinds_that_a_gate_chooses() -> None:

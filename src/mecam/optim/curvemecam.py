@@ -14,6 +14,7 @@ from mecam.optim._passes import GradAt, VirtualDomain
 from mecam.optim.hyperparameters import Choice, Hyperparameter, check_switch
 from mecam.optim.vector import Vector, norm, unit
 
+SHORTEST = 1e-6  # over less, a second difference of float32 gradients is rounding; and 1/h² must be a number
 FARTHEST = 10.0  # by which factor a length that follows the curvature may depart from rho
 
 
@@ -44,7 +45,7 @@ class CurveMeCAM(Meta):
     passes = 3
     notes = ("curvature",)
     hyperparameters = {
-        "rho": Hyperparameter("length of δ", open_low=True, search=Choice((0.01, 0.05, 0.1, 0.2))),
+        "rho": Hyperparameter("length of δ", low=SHORTEST, search=Choice((0.01, 0.05, 0.1, 0.2))),
         "alpha": Hyperparameter("weight of the curvature along the gradient", search=Choice((1e-3, 1e-2, 1e-1))),
         "share": Hyperparameter(
             "by what part of itself the gradient should change over δ; 0 for a fixed length",

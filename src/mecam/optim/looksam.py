@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from mecam.optim._base import BaseOptimizer
+from mecam.optim._looks import Looks
 from mecam.optim._passes import GradAt
 from mecam.optim.hyperparameters import RHO, Choice, Hyperparameter
-from mecam.optim.sharpness import SharpnessAware
 from mecam.optim.vector import Vector, along, norm, ratio, unit
 
 
-class LookSAM(SharpnessAware):
+class LookSAM(Looks):
     """SAM every k-th step; between, the part of SAM's gradient across g is remembered and added.
 
         t mod k = 0:  g ← gₛ = ∇f(θ + ρ n(g)),  v = gₛ − part of gₛ along g
         otherwise:    g ← g + α (‖g‖/‖v‖) v
 
-    Two passes in one step of k, one in the others.
+    Two passes in one step of k, one in the others. The host counts the steps that were taken, and decides before each:
+    where the device may leave one out (nonfinite="skip"), it waits for that.
     """
 
     passes = 2
-    decides_on_host = True
     keeps = ("v",)
     hyperparameters = {
         "rho": RHO,
@@ -45,12 +45,16 @@ class LookSAM(SharpnessAware):
     ) -> None:
         super().__init__(params, base_optimizer, {"rho": rho, "alpha": alpha, "k": k}, model=model, **options)
 
+    def is_due(self) -> bool:
+        first = self.param_groups[0]
+        return self.kept("v") is None or int(first["taken"]) % first["k"] == 0
+
     def gradient(self, grad_at: GradAt) -> Vector:
         rho, alpha = self.values("rho", "alpha")
         g = grad_at()
-        v = self.kept("v")
-        if v is None or int(self.param_groups[0]["taken"]) % self.param_groups[0]["k"] == 0:
+        if self.looks():
             g_s = grad_at(rho * unit(g))
             self.keep("v", g_s - along(g_s, g))
             return g_s
+        v = cast("Vector", self.kept("v"))  # there is one: without it a look is due
         return g + alpha * ratio(norm(g), norm(v)) * v

@@ -10,13 +10,14 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from mecam.optim._base import BaseOptimizer
+from mecam.optim._looks import Looks
 from mecam.optim._meta import ALPHA, BETA, RADIUS, Meta, check_weights
 from mecam.optim._passes import GradAt, VirtualDomain
 from mecam.optim.hyperparameters import Choice, Hyperparameter
 from mecam.optim.vector import Vector, ratio, unit
 
 
-class ThinMeCAM(Meta):
+class ThinMeCAM(Looks, Meta):
     """MeCAM in some steps, called looks; the base optimizer's own step in the others.
 
         look:       g ← (1 − α − β) ∇f(θ) + α ∇f(θ+δ) + β ∇m(θ−δ)
@@ -35,8 +36,9 @@ class ThinMeCAM(Meta):
     With r = 3 (the passes), every = 3 comes to 1.67 and every = 4 to 1.5; a gate with every = 10 to 1.2 while it is
     shut and 3 while it is open, so to 1.7 or less if it is open in at most 27 % of the steps.
 
-    The host decides before each step, and waits for the device only after looks, and only if there is a gate. In a
-    process group the gaps are averaged over all ranks, so that these decide alike.
+    The host decides before each step, and waits for the device only after looks, and only if there is a gate. A step
+    that the device leaves out (nonfinite="skip") it counts like any other. In a process group the gaps are averaged
+    over all ranks, so that these decide alike.
     """
 
     passes = 3
@@ -69,7 +71,6 @@ class ThinMeCAM(Meta):
         model: nn.Module | None = None,
         **options: Any,
     ) -> None:
-        self._planned: bool | None = None  # whether the coming step is a look, once that is decided
         self._gap: float | None = None  # what the host knows of the gap; None: it must ask
         values = {"rho": rho, "alpha": alpha, "beta": beta, "every": every, "start": start, "gate": gate}
         super().__init__(params, base_optimizer, values, virtual_domain=virtual_domain, model=model, **options)
@@ -77,8 +78,7 @@ class ThinMeCAM(Meta):
     def check(self, group: Mapping[str, Any]) -> None:
         check_weights(type(self).__name__, group["alpha"], group["beta"])
 
-    def plan(self) -> bool:
-        """Whether the next step is a look. Each call is for another step."""
+    def is_due(self) -> bool:
         first = self.param_groups[0]
         taken = first["taken"]
         step = first["begun"] if isinstance(taken, Tensor) else taken  # the device may keep its count to itself
@@ -88,11 +88,10 @@ class ThinMeCAM(Meta):
         looks: bool = since >= 0 and (since % first["every"] == 0 or self._is_open(first["gate"]))
         if looks:
             self._gap = None
-        self._planned = looks
         return looks
 
     def gradient(self, grad_at: GradAt) -> Vector:
-        if not self._looks():
+        if not self.looks():
             return grad_at()
         rho, alpha, beta = self.values("rho", "alpha", "beta")
         g = grad_at()
@@ -110,19 +109,7 @@ class ThinMeCAM(Meta):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
-        self._planned = self._gap = None
-
-    def _looks(self) -> bool:
-        """What was planned for this step."""
-        if self._planned is None:
-            if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-                raise RuntimeError(
-                    "ThinMeCAM decides on the host which steps take all passes: a captured step would be of one kind "
-                    "for ever. Call plan() before each step, and capture one graph for each of its answers"
-                )
-            self.plan()
-        looks, self._planned = bool(self._planned), None
-        return looks
+        self._gap = None
 
     def _is_open(self, gate: float) -> bool:
         if gate == 0:
