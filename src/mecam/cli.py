@@ -314,7 +314,8 @@ def verify(
         from mecam.runs.verify import verify as check
 
         whole, damaged = check(runs)
-        print("\n".join([*map(_line, damaged), f"{whole} runs are as they were written, {len(damaged)} are damaged"]))
+        counts = f"runs as they were written: {whole}, damaged: {len(damaged)}"
+        print("\n".join([*map(_line, damaged), counts]))
     raise typer.Exit(1 if damaged else 0)
 
 

@@ -1,5 +1,6 @@
 import json
 import math
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -150,6 +151,25 @@ def test_a_file_that_is_something_else_is_named(tmp_path: Path):
     np.savez(file, x=np.zeros(2))
     with pytest.raises(RunError, match=r"grid\.npz is not a landscape"):
         read(file)
+
+
+def test_a_file_is_not_inflated(tmp_path: Path):
+    """Not by packing, and not by a header that speaks of more than there is."""
+    file, huge = tmp_path / "grid.npz", tmp_path / "huge.npz"
+    arrays = {"x": np.zeros(1), "y": np.zeros(1), "loss": np.zeros((1, 1)), "done": np.ones((1, 1), dtype=bool)}
+    np.savez(file, **arrays, setting=np.array("{}"))
+    assert read(file).loss.shape == (1, 1)
+    np.savez_compressed(huge, **arrays, setting=np.array("{}"))
+    with pytest.raises(RunError, match="x is compressed"):
+        read(huge)
+    with zipfile.ZipFile(file) as old, zipfile.ZipFile(huge, "w") as new:
+        for entry in old.namelist():
+            data = old.read(entry)
+            if entry == "loss.npy":
+                data = data.replace(b"(1, 1), }            ", b"(1000000000, 1000), }")
+            new.writestr(entry, data)
+    with pytest.raises(RunError, match=r"loss is said to be of shape \(1000000000, 1000\)"):
+        read(huge)
 
 
 def test_bad_grids_are_refused():

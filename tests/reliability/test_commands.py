@@ -66,7 +66,7 @@ def test_rerun_on_data_that_changed(images: Path, out: Path, tmp_path: Path) -> 
 
 
 def test_verify(out: Path, tmp_path: Path) -> None:
-    assert mecam("verify", str(out)) == (0, "1 runs are as they were written, 0 are damaged\n")
+    assert mecam("verify", str(out)) == (0, "runs as they were written: 1, damaged: 0\n")
     (run,) = (file.parent for file in out.glob("*/run.json"))
     for name in ("run.json", "records.jsonl", "model.safetensors", "predictions.safetensors", "done.json"):
         shutil.copytree(run, tmp_path / name / run.name)
@@ -74,7 +74,7 @@ def test_verify(out: Path, tmp_path: Path) -> None:
         code, said = mecam("verify", str(tmp_path / name), str(out))
         assert code == 1
         assert name in said.splitlines()[0]
-        assert said.endswith("1 runs are as they were written, 1 are damaged\n")
+        assert said.endswith("runs as they were written: 1, damaged: 1\n")
     code, said = mecam("verify", str(tmp_path / "nowhere"))
     assert (code, "there is no run in" in said) == (2, True)
 

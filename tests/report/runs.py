@@ -30,6 +30,7 @@ def write_run(
     evaluations: int = 3,
     predicted: list[tuple[int, int, float]] | None = None,
     fingerprint: str = "0" * 32,
+    classes: list[str] = CLASSES,
     **values: Any,
 ) -> RunFolder:
     """A run that found `accuracy`, or is not finished; `predicted` lists label, predicted class and confidence."""
@@ -40,7 +41,7 @@ def write_run(
         share = (accuracy or 0.5) * (number + 1) / evaluations
         folder.append({"step": 10 * number, "splits": splits(domains, share)})
     if accuracy is not None:
-        folder.write_model({"weight": torch.zeros(1)}, {"classes": CLASSES})
+        folder.write_model({"weight": torch.zeros(1)}, {"classes": classes})
         if predicted:
             columns = list(zip(*predicted, strict=True))
             folder.write_predictions(

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from mecam.analysis.curvature import At, Curvature
 from mecam.data.shapes import shapes
@@ -19,7 +18,7 @@ from mecam.report.measured import SIDE, read_curvature, read_surface
 from mecam.report.mistakes import PAIRS, predictions
 from mecam.report.page import in_script
 from mecam.report.thumbnails import Thumbnails, samples
-from mecam.runs import RunFolder
+from mecam.runs import RunError, RunFolder
 from tests.report.runs import CLASSES, splits, write_run
 
 DOMAINS = ["art", "cartoon", "photo", "sketch"]
@@ -81,10 +80,21 @@ def test_mistakes_are_the_surest_ones_with_names_from_the_weights(tmp_path: Path
     assert sorted(found.counts) == [(0, 0, 1), (0, 1, 1), (1, 2, 1), (2, 1, 1)]
 
 
+def test_names_are_not_taken_from_weights_that_changed(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, 0.25, domains=DOMAINS, target="art", predicted=[(0, 1, 0.5)])
+    folder.model_file.write_bytes(folder.model_file.read_bytes().replace(b"bold", b"told"))
+    with pytest.raises(RunError, match=r"model\.safetensors is damaged"):
+        predictions(folder, None, Thumbnails())
+    folder.model_file.unlink()
+    found = predictions(folder, None, Thumbnails())
+    assert found is not None
+    assert found.classes == ["class 0", "class 1"]
+
+
 def test_of_many_classes_only_the_confusions_are_kept(tmp_path: Path) -> None:
     said = [(label, (label + 1) % 50, 0.5) for label in range(50)] + [(7, 8, 0.5)] + [(3, 3, 0.5)] * 9
-    folder = write_run(tmp_path, 0.25, domains=DOMAINS, target="art", predicted=said)
-    folder.write_model({"weight": torch.zeros(1)}, {"classes": [str(number) for number in range(50)]})
+    classes = [str(number) for number in range(50)]
+    folder = write_run(tmp_path, 0.25, domains=DOMAINS, target="art", predicted=said, classes=classes)
     found = predictions(folder, None, Thumbnails())
     assert found is not None
     assert not found.whole

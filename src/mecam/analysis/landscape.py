@@ -170,14 +170,30 @@ def _read(
     path: Path,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_], dict[str, Any]]:
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            x, y, loss, done = (arrays[name] for name in ("x", "y", "loss", "done"))
-            setting = json.loads(str(arrays["setting"]))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        with zipfile.ZipFile(path) as archive:
+            x, y, loss, done = (_array(archive, name) for name in ("x", "y", "loss", "done"))
+            setting = json.loads(str(_array(archive, "setting")))
+    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
         raise RunError(f"{path} is not a landscape that can be read: {error}") from error
     if loss.shape != (len(y), len(x)) or done.shape != loss.shape or not isinstance(setting, dict):
         raise RunError(f"{path} is not a landscape that can be read: its arrays do not fit each other")
     return x, y, loss, done, setting
+
+
+def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    """An array of an .npz, no longer than the bytes it lies in: neither packing nor a header may inflate it."""
+    entry = archive.getinfo(f"{name}.npy")
+    if entry.compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"{name} is compressed, which is never written")
+    data = io.BytesIO(archive.read(entry))
+    if np.lib.format.read_magic(data) != (1, 0):
+        raise ValueError(f"{name} is of another version")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(data)
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(data.getbuffer()) - data.tell():
+        raise ValueError(f"{name} is said to be of shape {shape} and type {dtype}, and has other data")
+    data.seek(0)
+    found: NDArray[Any] = np.load(data, allow_pickle=False)
+    return found
 
 
 def _fingerprint(objective: Objective, points: Points) -> str:

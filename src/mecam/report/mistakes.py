@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from mecam.data.domains import DomainSet
 from mecam.report.curves import Number, short
@@ -46,7 +44,7 @@ def predictions(folder: RunFolder, data: DomainSet | None, thumbnails: Thumbnail
     if not columns.get("label"):
         return None
     labels, predicted = columns["label"], columns["predicted"]
-    classes = list(data.classes) if data is not None else _classes(folder.model_file, [*labels, *predicted])
+    classes = list(data.classes) if data is not None else _classes(folder, [*labels, *predicted])
     if max(*labels, *predicted) >= len(classes):
         raise ValueError(f"{folder.predictions_file} speaks of more classes than the {len(classes)} there are")
     counts = Counter(zip(labels, predicted, strict=True))
@@ -66,11 +64,8 @@ def predictions(folder: RunFolder, data: DomainSet | None, thumbnails: Thumbnail
     return Predictions(classes, len(labels), whole, [(*pair, count) for pair, count in kept], mistakes)
 
 
-def _classes(model: Path, labels: Sequence[int]) -> list[str]:
-    """The names of the classes as the weights' file has them; numbers where it has none."""
-    try:
-        with model.open("rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        return [str(name) for name in json.loads(header["__metadata__"]["mecam"])["classes"]]
-    except (OSError, ValueError, KeyError, TypeError, MemoryError, OverflowError):
-        return [f"class {number}" for number in range(max(labels) + 1)]
+def _classes(folder: RunFolder, labels: Sequence[int]) -> list[str]:
+    """The names of the classes as the weights' file has them, checked; numbers where it is gone or has none."""
+    facts = folder.read_model()[1] if folder.model_file.exists() else None
+    names = facts.get("classes") if isinstance(facts, dict) else None
+    return list(map(str, names)) if isinstance(names, list) else [f"class {n}" for n in range(max(labels) + 1)]
