@@ -56,6 +56,8 @@ def main() -> int:
     name = values.get("data", "PACS")
     data = None if options.list and name in KNOWN else open_data(name)
     domains = {name: KNOWN[name].domains if data is None else data.domains}
+    if options.landscapes not in (None, *domains[name]):
+        sys.exit(f"--landscapes {options.landscapes}: the domains are {', '.join(domains[name])}")
     records = {**pacs_plan.load(options.known), **pacs_plan.load(options.out)}
     if options.list:
         show(options, domains, values, records)
@@ -99,9 +101,12 @@ def plan(
         choice = pacs_plan.chosen(records, pacs_plan.planned("search", domains, values=values))
     recipes = pacs_plan.planned(phase, domains, values=values, choice=choice)
     wanted = [assignment.partition("=") for assignment in options.only]
-    return [
+    found = [
         recipe for recipe in recipes if all(str(getattr(recipe, name)) in among.split(",") for name, _, among in wanted)
     ]
+    if not found:
+        print(f"{phase}: no run is {' '.join(options.only)}")
+    return found
 
 
 def is_complete(recipe: Recipe, phase: str, options: argparse.Namespace, records: pacs_plan.Records, out: Path) -> bool:

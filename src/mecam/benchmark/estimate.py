@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from torch import Tensor
 
 from mecam.benchmark.results import DAMAGE, recipe_of
 from mecam.benchmark.worker import TIMING
 from mecam.data.open import open_data
+from mecam.optim.registry import find as find_optimizer
 from mecam.recipe import Recipe
 from mecam.runs import RunError
 from mecam.training.machine import find_machine
 from mecam.training.run import Run
 
-PROBE_STEPS = 2
+SAMPLE = 64  # images of each split
+LONG = 3.0  # seconds
 
 
 def seconds(recipes: Sequence[Recipe], out: Path, device: str = "auto") -> dict[str, float]:
-    """Seconds for each run, by its id. What it says of a step includes its share of the evaluations."""
+    """Seconds for each run, by its id. What it says of a step includes its share of the evaluations.
+
+    Where steps are long, one is taken, and the others are told from it by their optimizers' passes.
+    """
     measured = _measured(out)
+    passes: dict[tuple[object, ...], float] = {}  # seconds of one, where they are long
     found = {}
     for recipe in recipes:
-        kind = _kind(recipe)
+        kind, work = _kind(recipe), (recipe.data, recipe.backbone, recipe.batch, recipe.image_size)
+        count = find_optimizer(recipe.optimizer).passes
         if kind not in measured:
-            measured[kind] = _probe(recipe, device)
+            measured[kind] = passes[work] * count if work in passes else _probe(recipe, device)
+            if measured[kind] > LONG:
+                passes.setdefault(work, measured[kind] / count)
         found[recipe.run_id] = measured[kind] * (recipe.steps + 1)
     return found
 
@@ -47,14 +59,27 @@ def _measured(out: Path) -> dict[tuple[object, ...], float]:
 
 
 def _probe(recipe: Recipe, device: str) -> float:
-    """Seconds a step, evaluations included, from one evaluation and a few steps."""
+    """Seconds a step, evaluations included, from a step or two and the evaluation of a few images."""
     run = Run(recipe, find_machine(device, recipe.precision), open_data(recipe.data))
-    run.step(0)
-    start = time.perf_counter()
-    for step in range(PROBE_STEPS):
-        loss = run.step(step + 1)
+    splits = run.watched()
+    few = {name: (domain, part[:SAMPLE]) for name, (domain, part) in splits.items()}
+    share = sum(len(part) for _, part in few.values()) / sum(len(part) for _, part in splits.values())
+    steps = itertools.count()
+    evaluation = _timed(lambda: run.metrics(few)) / share
+    return _timed(lambda: _finished(run.step(next(steps)))) + evaluation / recipe.evaluate_every
+
+
+def _finished(loss: Tensor | None) -> None:
     if loss is not None:
         float(loss)  # waits for the device
-    between = time.perf_counter()
-    run.evaluate(0)
-    return (between - start) / PROBE_STEPS + (time.perf_counter() - between) / recipe.evaluate_every
+
+
+def _timed(work: Callable[[], object]) -> float:
+    """Seconds of work that warms up: of the third time, unless the first took so long that this says enough."""
+    for _ in range(3):
+        start = time.perf_counter()
+        work()
+        taken = time.perf_counter() - start
+        if taken > LONG:
+            break
+    return taken

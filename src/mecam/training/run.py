@@ -144,13 +144,31 @@ class Run:
         ranks.average(buffer for buffer in self.trained.buffers())
         candidate = self.averaging.candidate(self.trained)
         with loaded(self.trained, candidate):
-            found = self._metrics(self._watched())
+            found = self.metrics(self.watched())
             weights = self.trained.state_dict() if candidate is None else candidate
             held_out = {n: m for n, m in found.items() if n.endswith(" out") and n != f"{self.recipe.target} out"}
             oracle = found.get(f"{self.recipe.target} out")
             self.best.offer(step, mean_over(held_out, "accuracy"), oracle.accuracy if oracle else None, weights)
         self.best.stopped = self.averaging.evaluated(step, mean_over(held_out, "loss"), self.trained)
         return {"step": step, "splits": {name: metrics.to_dict() for name, metrics in found.items()}}
+
+    def watched(self) -> dict[str, tuple[int, NDArray[np.int64]]]:
+        """The splits that are evaluated on the way; what is only reported, not needed, waits for the end.
+
+        Of the sources the held-out parts, of the target the part that tables report; the oracle looks at the other.
+        """
+        reported, oracles = f"{self.recipe.target} in", f"{self.recipe.target} out"
+        splits = self._splits()
+        if self.recipe.selection != "oracle":
+            splits.pop(oracles, None)
+        return {name: part for name, part in splits.items() if name.endswith(" out") or name == reported}
+
+    def metrics(
+        self, splits: dict[str, tuple[int, NDArray[np.int64]]], keep: dict[str, Tensor] | None = None
+    ) -> dict[str, Metrics]:
+        """How the network does on these splits; `keep` is given the logits."""
+        device = self.machine.device
+        return evaluate(self.trained, self.data, splits, self.look, device=device, forward=self.forward, keep=keep)
 
     def finish(self) -> Finished:
         """Select the weights, and say what they are worth."""
@@ -159,7 +177,7 @@ class Run:
         if averaged is not None and self.averaging.needs_bn_update:
             self._estimate_bn()
         logits: dict[str, Tensor] = {}
-        found = self._metrics(self._splits(), logits)
+        found = self.metrics(self._splits(), logits)
         target = found.get(f"{self.recipe.target} in")
         result = {
             "selected_step": None if averaged is not None else self.best.step,
@@ -321,23 +339,6 @@ class Run:
             named[f"{self.data.domains[domain]} in"] = (domain, parts.training)
             named[f"{self.data.domains[domain]} out"] = (domain, parts.held_out)
         return named
-
-    def _watched(self) -> dict[str, tuple[int, NDArray[np.int64]]]:
-        """The splits that are evaluated on the way; what is only reported, not needed, waits for the end.
-
-        Of the sources the held-out parts, of the target the part that tables report; the oracle looks at the other.
-        """
-        reported, oracles = f"{self.recipe.target} in", f"{self.recipe.target} out"
-        splits = self._splits()
-        if self.recipe.selection != "oracle":
-            splits.pop(oracles, None)
-        return {name: part for name, part in splits.items() if name.endswith(" out") or name == reported}
-
-    def _metrics(
-        self, splits: dict[str, tuple[int, NDArray[np.int64]]], keep: dict[str, Tensor] | None = None
-    ) -> dict[str, Metrics]:
-        device = self.machine.device
-        return evaluate(self.trained, self.data, splits, self.look, device=device, forward=self.forward, keep=keep)
 
     def _facts(self) -> dict[str, Any]:
         normal = self.network.normalization
