@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mecam.optim import FSAM, SAM, LookSAM, MeCAM, SharpnessAware, ThinMeCAM
+from mecam.optim import FAD, FSAM, GAM, SAM, LookSAM, MeCAM, SharpnessAware, ThinMeCAM
 from tests.optim.flat import batch, closure_for, flatten, gradient, network
 from tests.optim.test_passes import METHODS, assert_same_bits, bits
 
@@ -167,6 +167,8 @@ class TestParameters:
         st.lists(st.integers(1, 5), min_size=1, max_size=3),
         st.integers(0, 2**31),
     )
+    @example(GAM, torch.bfloat16, 0.0, [1, 1, 2], 0)  # two gradients that are equal, whose difference is normalised
+    @example(FAD, torch.bfloat16, 0.0, [1, 1, 2], 0)
     def test_any_shape_dtype_and_radius(
         self, method: type[SharpnessAware], dtype: torch.dtype, rho: float, widths: list[int], seed: int
     ) -> None:

@@ -222,6 +222,8 @@ def norm(v: Vector) -> Tensor:
 
 def unit(v: Vector) -> Vector:
     """n(v) = v / (||v|| + 1e-12)"""
+    if len(v.terms) > 1:  # taken before it is scaled up: of a small difference of large terms rounding would be left
+        v = Vector(v.space, [(1.0, v.tensors())])
     return (1 / (norm(v) + EPSILON)) * v
 
 
