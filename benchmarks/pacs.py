@@ -38,7 +38,6 @@ from mecam.recipe import Recipe, assign
 from mecam.runs import RunFolder, write_atomic
 from mecam.training import Interrupted, train
 
-CURVED = ("adam", "sam", "sagm", "crsam", "fsam", "mecam")  # whose curvature the paper compares
 DRAWN = {"ERM": "adam", "SAM": "sam", "MeCAM": "mecam"}  # whose landscapes are drawn
 BATCH = 256  # images at once when curvature is measured on a GPU
 TOLERANCE, DRAWS = 1e-2, 8  # of the largest eigenvalue, relative; of the trace
@@ -119,7 +118,7 @@ def is_complete(recipe: Recipe, phase: str, options: argparse.Namespace, records
 
 def wants_curvature(recipe: Recipe, phase: str, options: argparse.Namespace) -> bool:
     plain = recipe.method == "erm" and recipe.averaging == "none" and phase == "main"
-    return plain and recipe.optimizer in CURVED and recipe.seed in options.curvature
+    return plain and recipe.optimizer in pacs_plan.CURVED and recipe.seed in options.curvature
 
 
 def wants_landscape(recipe: Recipe, phase: str, options: argparse.Namespace) -> bool:

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "pacs.json"
 PHASES = ("search", "main", "long", "parts", "beyond")
 TUNED = ("main", "long")  # the phases that run what the search chose, and nothing else
+CURVED = ("adam", "sam", "sagm", "crsam", "fsam", "mecam")  # whose curvature the paper compares
 FIRST = ("adam", "sam", "mecam")  # whose seeds come before other optimizers' first one
 Records = dict[str, dict[str, Any]]
 Choice = dict[str, dict[str, Any]]  # by optimizer, its lr and optimizer_settings

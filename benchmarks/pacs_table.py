@@ -45,7 +45,6 @@ NAMES = {
     "coral": "CORAL",
     "mixstyle": "MixStyle",
 }
-CURVED = ("adam", "sam", "sagm", "crsam", "fsam", "mecam")
 SPLITS = {"train": "source training", "validation": "source validation", "target": "unseen target"}
 SEEDS = 3  # from which on there is an interval over them
 LENGTHS = (100, 200, 300, 500, 1000, 1500, 2000, 3000, 4000, 5000)
@@ -267,7 +266,7 @@ def curvature_tables(table: Sequence[Row]) -> list[str]:
     measured = {
         row.label: {place: record["curvature"] for place, record in row.records.items() if "curvature" in record}
         for row in table
-        if row.recipe.optimizer in CURVED and row.recipe.method == "erm" and row.recipe.averaging == "none"
+        if row.recipe.optimizer in pacs_plan.CURVED and row.recipe.method == "erm" and row.recipe.averaging == "none"
     }
     there = {label: found for label, found in measured.items() if found}
     if not there:

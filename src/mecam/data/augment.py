@@ -118,7 +118,7 @@ class Augmentation:
             raise ValueError(f"{len(images)} images but draws for {len(draws)}")
         out = _output(images, self.size)
         with torch.autocast(images.device.type, enabled=False):
-            if (kernels := _kernels() if images.is_cuda else None) is not None:
+            if kernels := _kernels_for(images):
                 cropped = torch.empty(out.shape, device=out.device)
                 kernels.crop(images, draws.box, draws.flip, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), out=cropped)
                 kernels.colour(cropped, draws.order, draws.factors, draws.gray, self.mean, self.std, out=out)
@@ -172,7 +172,7 @@ def evaluate_transform(
     out = _output(images, size)
     whole = _constants((0, 0, *images.shape[-2:]), out)
     with torch.autocast(images.device.type, enabled=False):
-        if (kernels := _kernels() if images.is_cuda else None) is not None:
+        if kernels := _kernels_for(images):
             kernels.crop(images, whole[None], None, mean, std, out=out)
             return out
         for piece in _pieces(out):
@@ -284,6 +284,10 @@ def _output(images: Tensor, size: int) -> Tensor:
     # channels last on a GPU, where networks are fastest so; on a CPU the pieces are, plane by plane
     layout = torch.channels_last if images.is_cuda else torch.contiguous_format
     return torch.empty(len(images), 3, size, size, dtype=torch.float32, device=images.device, memory_format=layout)
+
+
+def _kernels_for(images: Tensor) -> ModuleType | None:
+    return _kernels() if images.is_cuda else None
 
 
 @cache
