@@ -4,8 +4,8 @@
     python benchmarks/pacs.py --phases main --list
 
 All runs share one process, and with it data on the device and compiled kernels. After each run what came out of it is
-added to a JSON file; runs in that file are not run again, so work goes on where it stopped. The tables are made by
-benchmarks/pacs_table.py. PACS is looked for in $MECAM_DATA.
+added to a JSON file; runs in that file are not run again, so work goes on where it stopped; nor are those that a longer
+run in it holds. The tables are made by benchmarks/pacs_table.py. PACS is looked for in $MECAM_DATA.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from machine import commit, describe, versions
 from mecam.analysis import compare_landscapes, spectrum
 from mecam.analysis import curvature as curvatures
 from mecam.analysis.runs import PARTS, objective_of
+from mecam.benchmark.plan import SETTINGS
 from mecam.data.domains import DomainSet
 from mecam.data.known import KNOWN
 from mecam.data.open import open_data
@@ -55,8 +56,10 @@ def main() -> int:
     name = values.get("data", "PACS")
     data = None if options.list and name in KNOWN else open_data(name)
     domains = {name: KNOWN[name].domains if data is None else data.domains}
-    if options.landscapes not in (None, *domains[name]):
-        sys.exit(f"--landscapes {options.landscapes}: the domains are {', '.join(domains[name])}")
+    for option, targets in (("landscapes", [options.landscapes]), ("curvature-target", options.curvature_target)):
+        for target in targets:
+            if target not in (None, *domains[name]):
+                sys.exit(f"--{option} {target}: the domains are {', '.join(domains[name])}")
     records = {**pacs_plan.load(options.known), **pacs_plan.load(options.out)}
     if options.list:
         show(options, domains, values, records)
@@ -66,7 +69,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         out = options.keep or Path(temporary)
         for phase in options.phases:
-            for recipe in plan(phase, options, domains, values, records):
+            recipes = plan(phase, options, domains, values, records)
+            if held := pacs_plan.held(recipes, records):
+                print(f"{phase}: {len(held)} of {len(recipes)} runs are held by longer ones that are known")
+            for recipe in recipes:
                 if is_complete(recipe, phase, options, records, out):
                     continue
                 left = None if options.minutes is None else 60 * options.minutes - (time.perf_counter() - began)
@@ -99,18 +105,27 @@ def plan(
     if options.chosen:
         choice = pacs_plan.chosen(records, pacs_plan.planned("search", domains, values=values))
     recipes = pacs_plan.planned(phase, domains, values=values, choice=choice)
-    wanted = [assignment.partition("=") for assignment in options.only]
-    found = [
-        recipe for recipe in recipes if all(str(getattr(recipe, name)) in among.split(",") for name, _, among in wanted)
-    ]
+    found = [recipe for recipe in recipes if all(matches(recipe, assignment) for assignment in options.only)]
     if not found:
         print(f"{phase}: no run is {' '.join(options.only)}")
     return found
 
 
+def matches(recipe: Recipe, assignment: str) -> bool:
+    """Whether a recipe has what `optimizer=adam,sam` or `optimizer_settings.rho=0.0` says; a value may hold a comma."""
+    name, _, among = assignment.partition("=")
+    entry, _, setting = name.partition(".")
+    value = getattr(recipe, entry)
+    if setting:
+        if setting not in value:
+            return False
+        value = value[setting]
+    return str(value) in (among, *among.split(","))
+
+
 def is_complete(recipe: Recipe, phase: str, options: argparse.Namespace, records: pacs_plan.Records, out: Path) -> bool:
     """Whether all that is asked of a run is there: its record, its curvature, its weights for a landscape."""
-    record = records.get(recipe.run_id)
+    record = pacs_plan.known(recipe, records)
     if record is None or (wants_curvature(recipe, phase, options) and "curvature" not in record):
         return False
     return not wants_landscape(recipe, phase, options) or RunFolder(out / recipe.run_id).is_done()
@@ -118,7 +133,8 @@ def is_complete(recipe: Recipe, phase: str, options: argparse.Namespace, records
 
 def wants_curvature(recipe: Recipe, phase: str, options: argparse.Namespace) -> bool:
     plain = recipe.method == "erm" and recipe.averaging == "none" and phase == "main"
-    return plain and recipe.optimizer in pacs_plan.CURVED and recipe.seed in options.curvature
+    asked = recipe.seed in options.curvature and (recipe.target in (options.curvature_target or [recipe.target]))
+    return plain and recipe.optimizer in pacs_plan.CURVED and asked
 
 
 def wants_landscape(recipe: Recipe, phase: str, options: argparse.Namespace) -> bool:
@@ -309,10 +325,13 @@ def show(
     total = 0.0
     for phase in options.phases:
         recipes = plan(phase, options, domains, values, records)
-        waiting = [recipe for recipe in recipes if recipe.run_id not in records]
+        waiting = [recipe for recipe in recipes if pacs_plan.known(recipe, records) is None]
+        held = pacs_plan.held(recipes, records)
         seconds = sum(estimate(recipe, records) for recipe in waiting)
         total += seconds
-        print(f"{phase}: {len(recipes) - len(waiting)} of {len(recipes)} runs done, {seconds / 60:.0f} minutes to go")
+        done = f"{len(recipes) - len(waiting)} of {len(recipes)} runs done"
+        done += f" ({len(held)} of them held by longer ones)" if held else ""
+        print(f"{phase}: {done}, {seconds / 60:.0f} minutes to go")
         for recipe in waiting:
             print(f"  {recipe.run_id}  {estimate(recipe, records):.0f} s")
     print(f"{total / 60:.0f} minutes in all, curvature and landscapes not counted")
@@ -322,7 +341,11 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--phases", nargs="+", choices=pacs_plan.PHASES, default=list(pacs_plan.PHASES))
     parser.add_argument(
-        "--only", nargs="+", default=[], metavar="NAME=VALUES", help="such as optimizer=adam,sam seed=0"
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUES",
+        help="such as optimizer=adam,sam seed=0 optimizer_settings.rho=0.0",
     )
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="in place of what the recipes say")
     parser.add_argument("--chosen", action="store_true", help="main and long: run what the search chose")
@@ -332,6 +355,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=pacs_plan.RESULTS, help="where all results go")
     parser.add_argument("--keep", type=Path, help="keep the run folders here")
     parser.add_argument("--curvature", type=int, nargs="*", metavar="SEED", help="measure curvature (default: seed 0)")
+    parser.add_argument("--curvature-target", nargs="+", default=[], metavar="TARGET", help="on these alone")
     parser.add_argument("--curvature-images", type=int, help="at most so many of each split (default: all)")
     parser.add_argument("--spectrum-images", type=int, default=512, help="behind eigenvalue and trace")
     parser.add_argument("--landscapes", metavar="TARGET", help="of ERM, SAM and MeCAM on this target")
@@ -342,10 +366,18 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
     options.drawn = options.landscape_seed, options.landscapes
+    if options.curvature_target and options.curvature is None:
+        parser.error("--curvature-target says where curvature is measured; ask for it with --curvature")
     options.curvature = [] if options.curvature is None else options.curvature or [0]
     for assignment in options.only:
-        if assignment.partition("=")[0] not in Recipe.__dataclass_fields__:
+        name, equals, _ = assignment.partition("=")
+        entry, dot, _ = name.partition(".")
+        if not equals:
+            parser.error(f"--only {assignment}: it is of the form name=value, or name=value,value")
+        if entry not in Recipe.__dataclass_fields__:
             parser.error(f"--only {assignment}: a recipe has no such entry")
+        if bool(dot) != (entry in SETTINGS):
+            parser.error(f"--only {assignment}: settings, and they alone, are named as in optimizer_settings.rho=0.0")
     return options
 
 

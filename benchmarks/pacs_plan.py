@@ -63,6 +63,55 @@ def save(records: Records, path: Path) -> None:
     write_atomic(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
+def known(recipe: Recipe, records: Records) -> dict[str, Any] | None:
+    """What came out of a run: its record, else what the shortest longer one of the same recipe says of it."""
+    if recipe.run_id in records:
+        return records[recipe.run_id]
+    if (recipe.method, recipe.averaging, recipe.selection) != ("erm", "none", "validation"):
+        return None  # anneals and averages may go by the length of the run
+    lengths = {record["recipe"].get("steps", Recipe.steps) for record in records.values()}
+    for steps in sorted(length for length in lengths if length > recipe.steps):
+        longer = records.get(replace(recipe, steps=steps).run_id)
+        if longer is not None:
+            return cut(longer, recipe.steps)
+    return None
+
+
+def held(recipes: Sequence[Recipe], records: Records) -> list[Recipe]:
+    """Those that need no training because a longer run holds them."""
+    return [recipe for recipe in recipes if recipe.run_id not in records and known(recipe, records) is not None]
+
+
+def cut(record: Mapping[str, Any], steps: int) -> dict[str, Any] | None:
+    """The record of a run as if it had ended at this step; None where it was not evaluated there.
+
+    With constant learning rate and rho it is the same run up to there. The weights are others: what was measured on
+    them is left out, but for the accuracy on the target, which is in the history. The time is in proportion.
+    """
+    history = record["history"]
+    if steps not in [entry[0] for entry in history]:
+        return None
+    selected = selected_until(record, steps)
+    measured = ("splits", "curvature", "curvature_seconds")
+    return {
+        **{name: value for name, value in record.items() if name not in measured},
+        "recipe": {**record["recipe"], "steps": steps},
+        "selected_step": selected[0],
+        "target_accuracy": selected[3],
+        "history": [entry for entry in history if entry[0] <= steps],
+        "seconds": round(record["seconds"] * steps / history[-1][0], 1),
+    }
+
+
+def selected_until(record: Mapping[str, Any], steps: int) -> list[float]:
+    """The evaluation that is selected among those up to a step: highest source validation, the first of equals.
+
+    Numbers here are rounded; among those that rounding made equal, the one that the whole run selected was the highest.
+    """
+    among = [entry for entry in record["history"] if entry[0] <= steps]
+    return max(among, key=lambda entry: (entry[1], entry[0] == record["selected_step"]))
+
+
 def validation(record: Mapping[str, Any]) -> float:
     """The mean source validation accuracy that a run was selected by; at the end where nothing is selected (SWAD)."""
     at_steps = {entry[0]: entry[1] for entry in record["history"]}
@@ -80,7 +129,7 @@ def searched(records: Records, recipes: Sequence[Recipe]) -> dict[str, list[tupl
     found: dict[str, dict[str, tuple[dict[str, Any], list[float | None]]]] = {}
     for recipe in recipes:
         point = {"lr": recipe.lr, "optimizer_settings": recipe.optimizer_settings}
-        record = records.get(recipe.run_id)
+        record = known(recipe, records)
         _, seen = found.setdefault(recipe.optimizer, {}).setdefault(json.dumps(point), (point, []))
         seen.append(None if record is None else validation(record))
     return {optimizer: [(point, _mean(seen)) for point, seen in points.values()] for optimizer, points in found.items()}

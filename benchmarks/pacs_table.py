@@ -110,7 +110,11 @@ def rows(recipes: Sequence[Recipe], records: pacs_plan.Records, label: Callable[
             label(group[0]),
             group[0],
             tuple((recipe.seed, str(recipe.target)) for recipe in group),
-            {(r.seed, str(r.target)): records[r.run_id] for r in group if r.run_id in records},
+            {
+                (recipe.seed, str(recipe.target)): record
+                for recipe in group
+                if (record := pacs_plan.known(recipe, records)) is not None
+            },
         )
         for group in groups.values()
     ]
@@ -133,7 +137,7 @@ def differs_from(usual: Recipe) -> Callable[[Recipe], str]:
             if isinstance(value, dict):
                 words += [f"{key} {value[key]}" for key in value if value[key] != there[name].get(key)]
             else:
-                words.append(f"{name} {value}" if name != "optimizer" else str(value))
+                words.append(f"{name} {value}" if name != "optimizer" else NAMES.get(value, value))
         return ", ".join(words) or name_of(recipe)
 
     return label
@@ -158,10 +162,11 @@ def cell(values: Sequence[float], whole: int | None = None) -> str:
 
 
 def accuracies(row: Row) -> list[str]:
-    """A cell a target, their average, and how many seeds are behind it."""
+    """A cell a target, their average, and how many seeds are behind it: those that have all targets."""
     whole = trials(row)
+    average = "-" if row.records and not whole else cell(list(whole.values()))
     by_target = [[value for (_, name), value in row.values.items() if name == target] for target in TARGETS]
-    return [*(cell(values, len(whole)) for values in by_target), cell(list(whole.values())), str(len(whole))]
+    return [*(cell(values, len(whole)) for values in by_target), average, str(len(whole))]
 
 
 def gaps(row: Row, baseline: Row) -> list[float]:
@@ -200,8 +205,11 @@ def main_table(table: Sequence[Row]) -> list[str]:
         taken = seconds(row)
         words = "-" if taken is None else f"{taken:.0f}"
         body.append([row.label, *accuracies(row), words, published(row.recipe, AVERAGE)])
-    note = "Percent on the unseen domain; ± is the standard error over seeds, as DomainBed computes it (ddof 0)."
-    return [note, *markdown(header, body)]
+    return [
+        "Percent on the unseen domain; ± is the standard error over seeds, as DomainBed computes it (ddof 0). "
+        "The average is over the seeds that have all four targets, counted beside it; in brackets other counts.",
+        *markdown(header, body),
+    ]
 
 
 def paper_table(table: Sequence[Row]) -> list[str]:
@@ -327,11 +335,8 @@ def paper_curvature() -> list[str]:
 
 
 def selected_until(record: Mapping[str, Any], length: int) -> float | None:
-    """The accuracy on the target, percent, at the step that is selected among those up to `length`; ties: the first."""
-    among = [entry for entry in record["history"] if entry[0] <= length]
-    if not among or record["history"][-1][0] < length:
-        return None
-    return 100.0 * max(among, key=lambda entry: (entry[1], -entry[0]))[3]
+    """The accuracy on the target, percent, at the step that is selected among those up to `length`."""
+    return None if record["history"][-1][0] < length else 100.0 * pacs_plan.selected_until(record, length)[3]
 
 
 def against_steps(table: Sequence[Row]) -> dict[str, dict[int, list[float]]]:
@@ -389,9 +394,9 @@ def account(records: pacs_plan.Records, phases: Mapping[str, Sequence[Recipe]]) 
     for phase, recipes in phases.items():
         done = [records[recipe.run_id] for recipe in recipes if recipe.run_id in records]
         minutes = sum(record["seconds"] for record in done) / 60
-        lines.append(
-            f"- recipes/pacs_{phase}.toml: {len(done)} of {len(recipes)} runs, {minutes:.0f} minutes of training"
-        )
+        line = f"- recipes/pacs_{phase}.toml: {len(done)} of {len(recipes)} runs, {minutes:.0f} minutes of training"
+        held = pacs_plan.held(recipes, records)
+        lines.append(line + (f"; {len(held)} more are held by longer runs" if held else ""))
     for name in ("machine", "versions", "commit"):
         seen = Counter(record[name] for record in records.values())
         lines.append(f"- {name}: " + ("; ".join(f"{what} ({count} runs)" for what, count in seen.items()) or "-"))
@@ -403,28 +408,28 @@ def tables(records: pacs_plan.Records, phases: Mapping[str, Sequence[Recipe]]) -
     main = rows(phases["main"], records, name_of)
     long = rows(phases["long"], records, name_of)
     by_label = {row.label: row for row in main}
-    usual, plain = by_label["MeCAM"], by_label["ERM"]
     three = [row for row in main if row.label in ("ERM", "SAM", "MeCAM")]
-    words = differs_from(usual.recipe)
+    words = differs_from(replace(by_label["MeCAM"].recipe, steps=phases["parts"][0].steps))
     parts, beyond = (rows(phases[phase], records, words) for phase in ("parts", "beyond"))
-    own = [row for row in (*parts, *beyond) if row.label != "MeCAM"]
+    references = {row.label: row for row in parts if row.label in ("ERM", "MeCAM")}  # the main table's, cut off
+    usual, plain = references["MeCAM"], references["ERM"]
+    own = [row for row in (*parts, *beyond) if row.label not in references]
     return {
         "account": account(records, phases),
         "main": main_table(main),
         "paper": paper_table(main),
         "differences": difference_table(main, ("ERM", "SAM")),
-        "settled": settled_table([*main, *own], ("ERM", "SAM")),
+        "settled": settled_table(main, ("ERM", "SAM")),
+        "settled parts": settled_table([plain, usual, *own], ("ERM", "MeCAM")),
         "search": search_table(records, phases["search"]),
         "curvature": curvature_tables(main),
         "steps": ["Runs of 5,000 steps:", *steps_table(long), "", "Runs of 2,000 steps:", *steps_table(three)],
         "parts": parts_table(parts, usual, plain),
-        "beyond": parts_table([plain, usual, *beyond], usual, plain),
-        "runs": every_run([*main, *own, *(Row(f"{r.label}, 5,000 steps", *_rest(r)) for r in long)]),
+        "beyond": parts_table(beyond, usual, plain),
+        "runs": every_run(
+            [*main, *(replace(row, label=f"{row.label}, {row.recipe.steps:,} steps") for row in (*own, *long))]
+        ),
     }
-
-
-def _rest(row: Row) -> tuple[Any, ...]:
-    return row.recipe, row.expected, row.records
 
 
 def markdown(header: Sequence[str], body: Sequence[Sequence[str]]) -> list[str]:

@@ -25,8 +25,8 @@ RUNS = {  # targets x seeds x rows, summed over the data sets
     "pacs_search": 2 * 8 * 4,
     "pacs_main": 4 * 3 * 12,
     "pacs_long": 4 * 3,
-    "pacs_parts": 4 * 3 * 11,
-    "pacs_beyond": 4 * 3 * 13,
+    "pacs_parts": 4 * 3 * 12,
+    "pacs_beyond": 4 * 3 * 15,
 }
 
 

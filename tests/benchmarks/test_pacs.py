@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+from mecam.recipe import Recipe
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import pacs
+import pacs_plan
+
 SMALL = ["data=shapes", "backbone=resnet8", "pretrained=false", "image_size=32"]
 SMALL += ["steps=1", "evaluate_every=1", "batch=2", "dropout=0"]
 Drive = Callable[..., str]
@@ -17,8 +22,6 @@ Drive = Callable[..., str]
 @pytest.fixture
 def drive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Drive:
     """The driver, writing to pacs.json; what it prints."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import pacs
 
     def run(*options: str) -> str:
         files = ["--out", str(tmp_path / "pacs.json"), "--known", str(tmp_path / "none.json")]
@@ -58,7 +61,10 @@ def test_it_goes_on_where_it_stopped(drive: Drive, tmp_path: Path) -> None:
     assert len(out.read_text().splitlines()) == 4  # a run a line
 
     assert "stopped: " in drive(*few, "optimizer=sam", "--minutes", "0")
-    text = drive(*few, "optimizer=mecam", *curved)  # asked for more than is there
+    assert "% on the target" not in drive(*few, "optimizer=mecam", *curved, "--curvature-target", "photo", "art")
+    with pytest.raises(SystemExit, match="--curvature-target attic: the domains are "):
+        drive(*few, *curved, "--curvature-target", "attic")
+    text = drive(*few, "optimizer=mecam", *curved, "--curvature-target", "sketch")  # asked for more than is there
     assert text.count("% on the target") == 1
     measured = next(record["curvature"] for run_id, record in read(out).items() if "-mecam-" in run_id)
     assert [measured[split]["images"] for split in ("train", "validation", "target")] == [12, 12, 12]
@@ -67,6 +73,71 @@ def test_it_goes_on_where_it_stopped(drive: Drive, tmp_path: Path) -> None:
     assert measured["spectrum"]["eigenvalue"] != 0
     listed = drive(*few, "optimizer=adam,mecam", "--list")
     assert listed.startswith("main: 2 of 2 runs done, 0 minutes to go")
+
+
+def test_a_run_that_a_longer_one_holds_is_not_trained(drive: Drive, tmp_path: Path) -> None:
+    few = ["--only", "optimizer=mecam", "method=erm", "averaging=none", "seed=0", "target=sketch"]
+    reference = [*few, "virtual=mixstyle", "optimizer_settings.rho=0.1", "optimizer_settings.alpha=0.1"]
+    out = tmp_path / "pacs.json"
+    drive("--phases", "main", *few, "--set", *SMALL, "steps=2")
+    ((long_id, long),) = read(out).items()
+
+    text = drive("--phases", "parts", *reference, "optimizer_settings.beta=0.0,0.1", "--list")
+    assert text.startswith("parts: 1 of 7 runs done (1 of them held by longer ones), ")
+    text = drive("--phases", "parts", *few, "optimizer_settings.rho=0.1,0.0", "virtual=none,mixstyle", "--minutes", "0")
+    assert text.startswith("parts: 1 of 11 runs are held by longer ones that are known\n")
+    assert "stopped: " in text  # at the first that nothing is known of
+    assert set(read(out)) == {long_id}
+
+    # had it been trained, it would be that
+    out.unlink()
+    drive("--phases", "main", *few)
+    (short,) = read(out).values()
+    shorter = pacs_plan.cut(long, 1)
+    assert shorter is not None
+    for name in ("recipe", "history", "selected_step", "target_accuracy"):
+        assert short[name] == shorter[name]
+
+
+ONLY = Recipe(optimizer="mecam", virtual_settings={"layers": "1,2"}, optimizer_settings={"rho": 0.0, "noise": True})
+
+
+@pytest.mark.parametrize(
+    ("assignment", "expected"),
+    [
+        ("optimizer=adam,mecam", True),
+        ("optimizer=adam,sam", False),
+        ("optimizer_settings.rho=0.0", True),
+        ("optimizer_settings.rho=0.1,0.0", True),
+        ("optimizer_settings.rho=0.1", False),
+        ("optimizer_settings.noise=True", True),
+        ("optimizer_settings.alpha=None", False),  # absent
+        ("virtual_settings.layers=1", False),
+        ("virtual_settings.layers=1,2", True),
+        ("virtual=mixstyle", True),
+        ("virtual=none", False),
+    ],
+)
+def test_runs_are_picked_by_entry_and_setting(assignment: str, expected: bool) -> None:
+    assert pacs.matches(ONLY, assignment) is expected
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--only", "rho=0.1"], "a recipe has no such entry"),
+        (["--only", "optimizer.rho=0.1"], "settings, and they alone"),
+        (["--only", "optimizer_settings=0.1"], "settings, and they alone"),
+        (["--only", "optimizer"], "of the form name=value"),
+        (["--curvature-target", "sketch"], "ask for it with --curvature"),
+    ],
+)
+def test_what_is_asked_for_wrongly_is_refused(
+    drive: Drive, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        drive(*options)
+    assert message in capsys.readouterr().err
 
 
 def test_landscapes_are_drawn_of_three_runs(drive: Drive, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ PHASES = {phase: pacs_plan.planned(phase, tables.DOMAINS) for phase in pacs_plan
 
 
 def record(recipe: Recipe, accuracy: float, validation: float = 0.9) -> dict[str, Any]:
+    """The best step is the 100th; evaluations at half of the run and at its end."""
+    later = [[step, validation - 0.1, 0.3, accuracy] for step in (recipe.steps // 2, recipe.steps)]
     return {
-        "recipe": {"target": recipe.target},
+        "recipe": {"target": recipe.target, "steps": recipe.steps},
         "selected_step": 100,
         "target_accuracy": accuracy,
         "splits": {},
-        "history": [[0, 0.5, 1.0, 0.1], [100, validation, 0.3, accuracy]],
+        "history": [[0, 0.5, 1.0, 0.1], [100, validation, 0.3, accuracy], *later],
         "seconds": 40.0 if recipe.optimizer == "adam" else 80.0,
         "machine": "one",
         "versions": "some",
@@ -101,9 +104,7 @@ def test_accuracies_and_differences() -> None:
     assert table(found["differences"])["MeCAM"] == [
         "+2.00 [+1.46, +2.54]", "12", "+2.00 [-0.48, +4.48]", "not run", "0", "-",
     ]  # fmt: skip
-    assert found["account"][1].startswith("- recipes/pacs_main.toml: 24 of 144 runs, 24 minutes")
-    assert table(found["beyond"])["ERM"][-1] == "1.00"
-    assert table(found["parts"])["MeCAM"][-3:] == ["", "", "2.00"]
+    assert found["account"][1] == "- recipes/pacs_main.toml: 24 of 144 runs, 24 minutes of training"
     assert len([line for line in found["runs"] if line.startswith("| MeCAM | ")]) == 3
     assert "| MeCAM | 2 | 83.00 | 83.00 | 83.00 | 83.00 | 100, 100, 100, 100 |" in found["runs"]
 
@@ -120,9 +121,114 @@ def test_a_seed_without_a_target_counts_in_no_average() -> None:
     assert "| MeCAM | 2 | 83.00 | 83.00 | not run | 83.00 | 100, 100, -, 100 |" in found["runs"]
 
 
+def test_a_row_without_a_whole_seed_has_no_average() -> None:
+    two = [r for r in of("main", "sagm") if r.seed == 0 and r.target in ("photo", "sketch")]
+    records = main_records() | {recipe.run_id: record(recipe, 0.7) for recipe in two}
+    found = tables.tables(records, PHASES)
+    assert table(found["main"])["SAGM"][:6] == ["not run", "not run", "70.0 (1)", "70.0 (1)", "-", "0"]
+    assert table(found["differences"])["SAGM"][:2] == ["-10.00 [-10.00, -10.00]", "2"]
+
+
+HISTORY = [[0, 0.5, 1.0, 0.10], [100, 0.7, 1.0, 0.20], [200, 0.7, 1.0, 0.30], [300, 0.9, 1.0, 0.25]]
+
+
+def test_a_run_cut_off_is_the_shorter_run() -> None:
+    whole = {
+        "recipe": {"steps": 300, "lr": 0.1},
+        "selected_step": 300,
+        "target_accuracy": 0.25,
+        "history": HISTORY,
+        "seconds": 60.0,
+        "commit": "abc",
+        "splits": {"photo in": [0.25, 1.0]},
+        "curvature": {},
+        "curvature_seconds": 9.0,
+    }
+    assert (
+        pacs_plan.cut(whole, 200)
+        == {
+            "recipe": {"steps": 200, "lr": 0.1},
+            "selected_step": 100,  # the first of equals
+            "target_accuracy": 0.20,
+            "history": HISTORY[:3],
+            "seconds": 40.0,
+            "commit": "abc",
+        }
+    )
+    assert pacs_plan.cut(whole, 150) is None  # nobody looked there
+    assert pacs_plan.cut(whole, 400) is None
+    better = whole | {"selected_step": 200, "history": HISTORY[:3]}  # by less than rounding kept
+    shorter = pacs_plan.cut(better, 200)
+    assert shorter is not None
+    assert shorter["selected_step"] == 200
+
+
+def test_a_longer_run_stands_for_a_shorter_one_of_the_same_recipe() -> None:
+    long = next(recipe for recipe in of("main", "mecam") if recipe.seed == 0)
+    short, records = replace(long, steps=1000), {long.run_id: record(long, 0.8)}
+    assert pacs_plan.known(long, records) == records[long.run_id]
+    assert pacs_plan.known(short, records) == pacs_plan.cut(records[long.run_id], 1000)
+    assert pacs_plan.held([long, short], records) == [short]
+    own = {**records, short.run_id: record(short, 0.7)}
+    assert pacs_plan.known(short, own) == own[short.run_id]
+    assert pacs_plan.held([long, short], own) == []
+    for other in (replace(long, steps=5000), replace(short, lr=1.0), replace(short, seed=1), replace(short, steps=900)):
+        assert pacs_plan.known(other, records) is None
+    for change in ({"averaging": "swad"}, {"method": "coral"}, {"selection": "last"}):
+        of_its_kind = replace(long, **change)  # its length may be in what it does
+        known = {of_its_kind.run_id: record(of_its_kind, 0.8)}
+        assert pacs_plan.known(replace(of_its_kind, steps=1000), known) is None
+
+
+@pytest.mark.parametrize("phase", ["parts", "beyond"])
+def test_references_are_the_first_half_of_the_main_table_s_runs(phase: str) -> None:
+    assert {recipe.steps for recipe in PHASES[phase]} == {1000}
+    for optimizer in ("adam", "mecam"):
+        shorter = {replace(recipe, steps=1000).run_id for recipe in of("main", optimizer)}
+        assert shorter <= {recipe.run_id for recipe in PHASES[phase]}
+
+
+def test_parts_are_compared_with_references_cut_off_where_they_end() -> None:
+    # at 1,000 steps ERM selects 70 % and MeCAM 75 %, and the second half has 2 points less; what comes later is better
+    records = {}
+    for optimizer, accuracy in (("adam", 0.70), ("mecam", 0.75)):
+        for recipe in of("main", optimizer):
+            steps = [
+                [0, 0.1, 2.0, 0.1],
+                [500, 0.8, 0.3, accuracy],
+                [1000, 0.7, 0.3, accuracy - 0.04],
+                [2000, 0.9, 0.3, 0.99],
+            ]
+            records[recipe.run_id] = record(recipe, 0.99) | {"selected_step": 2000, "history": steps}
+    plain = [
+        r for r in PHASES["parts"] if r.optimizer_settings.get("rho") == 0.0 and (r.seed, r.target) != (2, "photo")
+    ]
+    for recipe in plain:
+        records[recipe.run_id] = record(recipe, 0.73) | {"seconds": 30.0}
+    found = tables.tables(records, PHASES)
+    parts = table(found["parts"])
+    assert parts["ERM"][4:] == ["70.0 ± 0.0", "3", "-5.00 [-5.00, -5.00]", "-5.00 [-5.00, -5.00]", "12", "1.00"]
+    assert parts["MeCAM"][4:] == ["75.0 ± 0.0", "3", "", "", "", "2.00"]
+    # 73 against 75, and in the second half against (75 + 71) / 2; 30 s against half of ERM's 40
+    assert parts["rho 0.0"] == [
+        "73.0 ± 0.0 (3)", "73.0 ± 0.0 (3)", "73.0 ± 0.0", "73.0 ± 0.0 (3)", "73.0 ± 0.0", "2",
+        "-2.00 [-2.00, -2.00]", "+0.00 [+0.00, +0.00]", "11", "1.50",
+    ]  # fmt: skip
+    assert {name: cells for name, cells in table(found["beyond"]).items() if cells[0] != "not run"} == {
+        name: parts[name] for name in ("ERM", "MeCAM")
+    }
+    assert table(found["main"])["MeCAM"][4] == "99.0 ± 0.0"
+    assert set(table(found["settled"])) == {"ERM", "MeCAM"}
+    settled = table(found["settled parts"])
+    assert set(settled) == {"ERM", "MeCAM", "rho 0.0"}
+    assert settled["rho 0.0"][6:] == ["+5.00 [+5.00, +5.00]", "11", "+0.00 [+0.00, +0.00]", "11"]
+    held = "- recipes/pacs_parts.toml: 11 of 144 runs, 6 minutes of training; 24 more are held by longer runs"
+    assert held in found["account"]
+    assert "| rho 0.0, 1,000 steps | 1 | 73.00 | 73.00 | 73.00 | 73.00 | 100, 100, 100, 100 |" in found["runs"]
+
+
 def test_what_a_shorter_run_would_have_selected() -> None:
-    history = [[0, 0.5, 1.0, 0.10], [100, 0.7, 1.0, 0.20], [200, 0.7, 1.0, 0.30], [300, 0.9, 1.0, 0.25]]
-    long = {"history": history}
+    long = {"history": HISTORY, "selected_step": 300}
     assert tables.selected_until(long, 50) == 10.0
     assert tables.selected_until(long, 200) == 20.0  # the first of equals
     assert tables.selected_until(long, 300) == 25.0
