@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mecam.models.folding import NONE, RELU, RELU6, conv_bn, fold_frozen
+from mecam.models.folding import NONE, RELU, RELU6, Pooling, conv_bn, conv_bn_pool, fold_frozen
 from mecam.models.lite import EfficientNetLite, SameConv2d
 from mecam.models.network import Network
 from mecam.models.registry import create
@@ -53,6 +53,20 @@ def test_value_and_gradients_equal_the_unfolded_ones(conv: nn.Conv2d, summed: bo
     found = conv_bn(x, folded[0], folded[1], act, residual)  # type: ignore[arg-type]
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(gradients(folded, found, *inputs), gradients(plain, expected, *inputs))
+
+
+@pytest.mark.parametrize("pool", [nn.MaxPool2d(3, stride=2, padding=1), nn.Identity()], ids=["pooled", "as it is"])
+@pytest.mark.parametrize("live", [False, True], ids=["frozen", "live"])
+def test_pooling_follows_wherever_it_is_done(pool: nn.Module, live: bool) -> None:
+    torch.manual_seed(0)
+    plain = layer(nn.Conv2d(4, 6, 3, bias=False)).train(live)
+    folded = copy.deepcopy(plain)
+    fold_frozen(folded)
+    x = (3 * torch.randn(2, 4, 9, 12, dtype=torch.float64)).requires_grad_()
+    expected = pool(plain[1](plain[0](x)).relu())
+    found = conv_bn_pool(x, folded[0], folded[1], pool)  # type: ignore[arg-type]
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gradients(folded, found, x), gradients(plain, expected, x))
 
 
 @pytest.mark.parametrize(
@@ -127,3 +141,63 @@ def test_the_kernels_agree_with_float64(
         error = (value.grad.double().cpu() - truth.grad).norm() / truth.grad.norm()  # type: ignore[union-attr]
         # rounding may put a value near 0 on the other side of the activation's kink
         assert error < (1e-4 if act == NONE else 1e-2)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("pooling", [Pooling(3, 2, 1, True), Pooling(2, 2, 0, True), Pooling(5, 3, 2, True)])
+@pytest.mark.parametrize("size", [(17, 17), (14, 20)], ids=["odd", "even"])
+def test_pooling_chooses_as_torch_does(size: tuple[int, int], pooling: Pooling, dtype: torch.dtype) -> None:
+    """Small integers: many are equal, and sums of gradients are exact."""
+    torch.manual_seed(0)
+    maps = torch.randint(-2, 3, (3, 70, *size))
+    z = torch.cat([maps, maps - 9, torch.where(maps > 1, 0.0, -torch.inf)]).to(dtype).requires_grad_()
+    expected = nn.functional.max_pool2d(z, *pooling[:3])
+    weights = torch.randint(-8, 9, expected.shape).to(dtype)
+    (d_expected,) = torch.autograd.grad(expected, z, weights)
+    near, d_near = (value.detach().cuda().contiguous(memory_format=torch.channels_last) for value in (z, weights))
+    found, which = pooling.of(near)
+    assert which is not None
+    assert torch.equal(found.cpu(), expected)
+    assert torch.equal(pooling.back(d_near, which, near.shape).cpu(), d_expected)
+    alone, nothing = pooling._replace(keeps=False).of(near)
+    assert torch.equal(alone, found)
+    assert nothing is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_pooling_passes_nan_on() -> None:
+    torch.manual_seed(0)
+    z = torch.randn(2, 64, 9, 9)
+    z[torch.rand(z.shape) < 0.1] = torch.nan
+    pooling = Pooling(3, 2, 1, True)
+    found, which = pooling.of(z.cuda().contiguous(memory_format=torch.channels_last))
+    torch.testing.assert_close(found.cpu(), nn.functional.max_pool2d(z, 3, 2, 1), rtol=0, atol=0, equal_nan=True)
+    assert which is not None
+    assert pooling.back(torch.ones_like(found), which, z.shape).sum() == found.numel()  # each to one place on the map
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("act", [NONE, RELU, RELU6])
+@pytest.mark.parametrize("size", [(33, 33), (28, 40)], ids=["odd", "even"])
+def test_a_pooled_convolution_agrees_with_float64(
+    size: tuple[int, int], act: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    reference, pool = layer(nn.Conv2d(3, 70, 7, stride=2, padding=3, bias=False)), nn.MaxPool2d(3, stride=2, padding=1)
+    x = torch.randn(5, 3, *size, dtype=torch.float64)
+    expected = conv_bn_pool(x, reference[0], reference[1], pool, act)  # type: ignore[arg-type]
+    on_gpu = copy.deepcopy(reference).float().cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    fold_frozen(on_gpu)
+    near = x.float().cuda()
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(pool, "forward", None)  # the kernels do it
+    found = conv_bn_pool(near, on_gpu[0], on_gpu[1], pool, act)
+    torch.testing.assert_close(found.double().cpu(), expected, rtol=1e-4, atol=1e-4)
+    with torch.no_grad():
+        assert torch.equal(conv_bn_pool(near, on_gpu[0], on_gpu[1], pool, act), found)
+    weights = torch.randn(found.shape)
+    torch.autograd.backward([(found * weights.cuda()).sum(), (expected * weights.double()).sum()])
+    for value, truth in zip(on_gpu.parameters(), reference.parameters(), strict=True):
+        error = (value.grad.double().cpu() - truth.grad).norm() / truth.grad.norm()  # type: ignore[union-attr]
+        assert error < 1e-2  # rounding may put one of two values that are nearly equal before the other

@@ -4,8 +4,9 @@
 
 Frozen statistics are constants, so this is the same function of w, gamma and beta. What it saves is memory traffic,
 which is most of the time of a convolution network on a GPU: the output of the convolution is touched once more instead
-of three or four times, and is not kept for the backward pass. The small pieces (`fold`, `finish`, `start_back`,
-`unfold`) are single kernels where Triton is at hand, and the plain operations below elsewhere.
+of three or four times, and is not kept for the backward pass; a pooling that follows is taken in too. The small pieces
+(`fold`, `finish`, `start_back`, `unfold`) are single kernels where Triton is at hand, and the plain operations below
+elsewhere.
 """
 
 from __future__ import annotations
@@ -35,22 +36,20 @@ def conv_bn(
     x: Tensor, conv: nn.Conv2d, bn: nn.BatchNorm2d, act: float = RELU, residual: Tensor | None = None
 ) -> Tensor:
     """act(bn(conv(x)) + residual)"""
-    if getattr(bn, "folds", False) and not bn.training:
-        statistics = Statistics(bn.running_mean, bn.running_var, bn.eps)  # type: ignore[arg-type]
-        convolution: Convolution
-        if _is_strided_depthwise(conv) and _kernels_for(x, "_depthwise"):
-            convolution = _window(x, conv)
-        else:
-            if isinstance(conv, PaddedConvolution):
-                x = conv.pad(x)
-            convolution = Library(conv.stride, conv.padding, conv.dilation, conv.groups)  # type: ignore[arg-type]
-        tensors = x, conv.weight, bn.weight, bn.bias, residual
-        out: Tensor = FoldedConvolution.apply(*tensors, statistics, convolution, act)  # type: ignore[no-untyped-call]
-        return out
+    if _folds(bn):
+        return _folded(x, conv, bn, act, residual, None)
     z: Tensor = bn(conv(x))
     if residual is not None:
         z += residual
     return z if act == NONE else z.relu_() if act == RELU else nn.functional.hardtanh_(z, 0.0, act)
+
+
+def conv_bn_pool(x: Tensor, conv: nn.Conv2d, bn: nn.BatchNorm2d, pool: nn.Module, act: float = RELU) -> Tensor:
+    """pool(act(bn(conv(x))))"""
+    if _folds(bn) and (pooling := _pooling(pool)) and _kernels_for(x, "_pooling"):
+        return _folded(x, conv, bn, act, None, pooling)
+    out: Tensor = pool(conv_bn(x, conv, bn, act))
+    return out
 
 
 @runtime_checkable
@@ -126,8 +125,27 @@ class Window(NamedTuple):
         return dx, kernels.back_to_weight(dz, x, self)
 
 
+class Pooling(NamedTuple):
+    """Of the largest in each square window, by kernels of our own."""
+
+    size: int
+    stride: int
+    padding: int
+    keeps: bool  # which values these are; a backward pass asks for it
+
+    def of(self, z: Tensor) -> tuple[Tensor, Tensor | None]:
+        return _kernels("_pooling").pool(z, self)  # type: ignore[no-any-return, union-attr]
+
+    def back(self, d_largest: Tensor, which: Tensor, shape: torch.Size) -> Tensor:
+        return _kernels("_pooling").unpool(d_largest, which, shape, self)  # type: ignore[no-any-return, union-attr]
+
+
 class FoldedConvolution(torch.autograd.Function):
-    """The function at the top of this file; in autocast's type where autocast is on."""
+    """The function at the top of this file; in autocast's type where autocast is on.
+
+    Adding a number to each channel, an activation and rounding keep the order of values, so where y is pooled for the
+    largest, z is, and the rest is done to what is left.
+    """
 
     @staticmethod
     def forward(
@@ -140,6 +158,7 @@ class FoldedConvolution(torch.autograd.Function):
         statistics: Statistics,
         convolution: Convolution,
         act: float,
+        pooling: Pooling | None,
     ) -> Tensor:
         kind = x.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
@@ -147,21 +166,48 @@ class FoldedConvolution(torch.autograd.Function):
         x = x.to(dtype).contiguous(memory_format=torch.channels_last)
         folded, bias = pieces.fold(weight, gamma, beta, statistics, dtype)
         z = convolution.of(x, folded).contiguous(memory_format=torch.channels_last)
+        ctx.shape, which = z.shape, None
+        if pooling is not None:
+            z, which = pooling.of(z)
         if residual is not None:
             residual = residual.to(dtype).contiguous(memory_format=torch.channels_last)
         y = pieces.finish(z, bias, residual, act)
-        ctx.save_for_backward(x, folded, None if act == NONE else y, weight, gamma)
+        ctx.save_for_backward(x, folded, None if act == NONE else y, weight, gamma, which)
         ctx.statistics, ctx.convolution, ctx.act, ctx.pieces = statistics, convolution, act, pieces
+        ctx.pooling = pooling
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, folded, y, weight, gamma = ctx.saved_tensors
+        x, folded, y, weight, gamma, which = ctx.saved_tensors
         dz, sums = ctx.pieces.start_back(dy.contiguous(memory_format=torch.channels_last), y, ctx.act)
+        d_residual = dz if ctx.needs_input_grad[4] else None
+        if ctx.pooling is not None:
+            dz = ctx.pooling.back(dz, which, ctx.shape)
         dx, d_folded = ctx.convolution.back(dz, x, folded, to_input=ctx.needs_input_grad[0])
         d_weight, d_gamma, d_beta = ctx.pieces.unfold(d_folded, sums, weight, gamma, ctx.statistics)
-        return dx, d_weight, d_gamma, d_beta, dz if ctx.needs_input_grad[4] else None, None, None, None
+        return dx, d_weight, d_gamma, d_beta, d_residual, None, None, None, None
+
+
+def _folds(bn: nn.BatchNorm2d) -> bool:
+    return getattr(bn, "folds", False) and not bn.training
+
+
+def _folded(
+    x: Tensor, conv: nn.Conv2d, bn: nn.BatchNorm2d, act: float, residual: Tensor | None, pooling: Pooling | None
+) -> Tensor:
+    statistics = Statistics(bn.running_mean, bn.running_var, bn.eps)  # type: ignore[arg-type]
+    convolution: Convolution
+    if _is_strided_depthwise(conv) and _kernels_for(x, "_depthwise"):
+        convolution = _window(x, conv)
+    else:
+        if isinstance(conv, PaddedConvolution):
+            x = conv.pad(x)
+        convolution = Library(conv.stride, conv.padding, conv.dilation, conv.groups)  # type: ignore[arg-type]
+    tensors = x, conv.weight, bn.weight, bn.bias, residual
+    out: Tensor = FoldedConvolution.apply(*tensors, statistics, convolution, act, pooling)  # type: ignore[no-untyped-call]
+    return out
 
 
 def _is_strided_depthwise(conv: nn.Conv2d) -> bool:
@@ -180,6 +226,16 @@ def _window(x: Tensor, conv: nn.Conv2d) -> Window:
     size, stride = conv.kernel_size[0], conv.stride[0]
     height, width = x.shape[-2] + above + below, x.shape[-1] + left + right
     return Window(size, stride, above, left, (height - size) // stride + 1, (width - size) // stride + 1)
+
+
+def _pooling(pool: nn.Module) -> Pooling | None:
+    """None where our kernels do not take it; they do if it is square, of size 5 at most, and has no other settings."""
+    if not isinstance(pool, nn.MaxPool2d) or pool.dilation != 1 or pool.ceil_mode or pool.return_indices:
+        return None
+    size, stride, padding = pool.kernel_size, pool.stride, pool.padding
+    if not isinstance(size, int) or not isinstance(stride, int) or not isinstance(padding, int) or size > 5:
+        return None
+    return Pooling(size, stride, padding, torch.is_grad_enabled())
 
 
 def _kernels_for(x: Tensor, module: str) -> ModuleType | None:

@@ -6,7 +6,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
-from mecam.models.folding import NONE, conv_bn
+from mecam.models.folding import NONE, conv_bn, conv_bn_pool
 
 
 class BasicBlock(nn.Module):
@@ -96,7 +96,7 @@ class ResNet(nn.Module):
 
     def features(self, x: Tensor) -> Tensor:
         """The pooled features, (images, num_features)."""
-        x = self.maxpool(conv_bn(x, self.conv1, self.bn1))
+        x = conv_bn_pool(x, self.conv1, self.bn1, self.maxpool)
         for name in self.stages:
             x = getattr(self, name)(x)
         return cast("Tensor", self.avgpool(x).flatten(1))
