@@ -160,12 +160,13 @@ def run(
         "machine": describe(options.device),
         "versions": versions(),
     }
+    records[recipe.run_id] = record
+    pacs_plan.save(records, options.out)
     if wants_curvature(recipe, phase, options):
         start = time.perf_counter()
         record["curvature"] = curvature(folder, data, options)
         record["curvature_seconds"] = round(time.perf_counter() - start, 1)
-    records[recipe.run_id] = record
-    pacs_plan.save(records, options.out)
+        pacs_plan.save(records, options.out)
     target = record["target_accuracy"]
     print(f"{phase}: {recipe.run_id}: {100 * target:.2f} % on the target, {seconds:.1f} s", flush=True)
     if options.keep is None and not wants_landscape(recipe, phase, options):

@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from mecam.analysis._grouped import Grouped
+
 Direction = Sequence[Tensor]  # one tensor for each parameter, of its shape
 Loss = Callable[[Tensor, Tensor], Tensor]  # the mean over a batch
 
@@ -75,7 +77,7 @@ class Objective:
     def hessian_product(self, vector: Direction) -> list[Tensor]:
         """H(θ) v, by a second backward."""
         total = [torch.zeros_like(parameter) for parameter in self.parameters]
-        with self.studied(), torch.enable_grad():
+        with self.studied(), torch.enable_grad(), Grouped():
             for x, y in self._on_device():
                 loss = self.loss(self.model(x), y)
                 slope = torch.autograd.grad(loss, self.parameters, create_graph=True, materialize_grads=True)

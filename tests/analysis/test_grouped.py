@@ -1,0 +1,63 @@
+"""Convolutions in groups have torch's values and derivatives, of the second order too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mecam.analysis._grouped import Convolution, Grouped
+from mecam.analysis.objective import Objective
+
+SHAPES: list[dict[str, Any]] = [
+    {"groups": 4, "padding": 1},
+    {"groups": 4, "stride": 2, "padding": (0, 2)},
+    {"groups": 2, "dilation": 2, "padding": 2, "bias": False},
+    {"groups": 2, "padding": "same"},
+    {"groups": 1},
+]
+
+
+def convolution(settings: dict[str, Any]) -> nn.Conv2d:
+    torch.manual_seed(0)
+    return nn.Conv2d(4, 8, 3, **settings).double()
+
+
+@pytest.mark.parametrize("settings", SHAPES, ids=str)
+def test_derivatives_of_both_orders(settings: dict[str, Any]) -> None:
+    conv = convolution(settings)
+    x = torch.randn(2, 4, 6, 5, dtype=torch.float64, requires_grad=True)
+    inputs = (x, *conv.parameters())
+
+    def ours(*_: Tensor) -> Tensor:
+        with Grouped():
+            found: Tensor = conv(x)
+            return found
+
+    torch.testing.assert_close(ours(), conv(x))
+    assert torch.autograd.gradcheck(ours, inputs)
+    assert torch.autograd.gradgradcheck(ours, inputs)
+
+
+def test_only_groups_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(Convolution, "apply", lambda *inputs: seen.append(inputs) or torch.zeros(()))
+    with Grouped():
+        for settings in SHAPES:
+            convolution(settings)(torch.randn(2, 4, 6, 5, dtype=torch.float64))
+    assert len(seen) == 3
+
+
+def test_a_hessian_goes_through_it() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 6, 1), nn.Tanh(), nn.Conv2d(6, 6, 3, groups=6), nn.Flatten(), nn.Linear(54, 3))
+    batch = torch.randn(4, 3, 5, 5, dtype=torch.float64), torch.tensor([0, 1, 2, 0])
+    objective = Objective(model.double(), nn.functional.cross_entropy, [batch])
+    vector = [torch.randn_like(parameter) for parameter in objective.parameters]
+    found = objective.hessian_product(vector)
+    loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
+    slope = torch.autograd.grad(loss, objective.parameters, create_graph=True)
+    expected = torch.autograd.grad(slope, objective.parameters, vector)
+    torch.testing.assert_close(found, list(expected))
