@@ -64,6 +64,18 @@ def test_one_norm_over_groups_devices_and_dtypes() -> None:
     assert norm(space.weights()).item() == pytest.approx((3 * 4 + 2 * 9 + 4) ** 0.5, rel=1e-7)
 
 
+def test_a_unit_vector_over_groups_dtypes_and_holes() -> None:
+    shapes = [(3,), (2, 2), (4,)]
+    kinds = zip(shapes, (torch.float32, torch.bfloat16, torch.float64), strict=True)
+    space = Space([{"params": [nn.Parameter(torch.ones(shape, dtype=dtype))]} for shape, dtype in kinds])
+    first, second, _ = space.parameters
+    v = space.vector(lambda p: None if p is second else torch.full_like(p, 2.0 if p is first else -1.0))
+    torch.testing.assert_close(flat(unit(v)), torch.tensor([2.0] * 3 + [0.0] * 4 + [-1.0] * 4).double() / 4)
+    assert flat(unit(space.vector(torch.zeros_like))).abs().max() == 0
+    assert flat(unit(space.vector(lambda _: None))).abs().max() == 0
+    assert is_finite(v)
+
+
 def test_half_precision_norms_are_added_up_in_float32() -> None:
     space = Space([{"params": [nn.Parameter(torch.full((70_000,), 1.0, dtype=torch.float16))]}])
     assert norm(space.weights()).item() == pytest.approx(70_000**0.5, rel=1e-4)

@@ -49,7 +49,9 @@ class Buffers:
         """Copy the buffers of the module and its children."""
         if self.model is None:
             self.seen.update(dict.fromkeys(_modules(module)))
-        new = {slot: buffer for slot, buffer in _slots(module) if self._is_new(slot, buffer)}
+        new = dict(_slots(module))
+        if self.found:
+            new = {slot: buffer for slot, buffer in new.items() if self._is_new(slot, buffer)}
         self.found.update(new)
         with torch.no_grad():
             self.saved += [(alike, clones(alike)) for alike in _alike(new.values())]
@@ -58,9 +60,9 @@ class Buffers:
         for buffers, copies in self.saved:
             torch._foreach_copy_(buffers, copies)
         for module, name in self.replaced:
-            buffer = self.found[module, name]
-            if getattr(module, name, None) is not buffer:
-                module._buffers[name] = buffer
+            buffer, hung = self.found[module, name], module._buffers
+            if name not in hung or hung[name] is not buffer:
+                hung[name] = buffer
 
     def require_all_seen(self, parameters: Iterable[Tensor]) -> None:
         """Refuse a forward that ran compiled out of sight: its batch-norm statistics would change in every pass."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from itertools import islice
 from typing import Any, Protocol, cast
 
 import torch
@@ -140,8 +141,8 @@ class Leftovers(AbstractContextManager["Leftovers"]):
     """
 
     def __init__(self, space: Space) -> None:
-        kept = ([(p, p.grad) for p in block if p.grad is not None] for block in space.blocks)
-        self.watched = [(*block[0], _version(block[0][1])) for block in kept if block]
+        kept = (((p, p.grad) for p in block if p.grad is not None) for block in space.blocks)
+        self.watched = [(p, gradient, _version(gradient)) for block in kept for p, gradient in islice(block, 1)]
         self.uncleared = False
 
     def __enter__(self) -> Leftovers:
@@ -188,4 +189,4 @@ def _own_gradient(parameter: Tensor) -> Tensor | None:
         return gradient.detach()
     gradient = gradient.detach() if gradient.requires_grad else gradient
     # DDP with gradient_as_bucket_view hands out views into its buckets and fills these again in the next pass
-    return gradient.clone() if gradient._is_view() and not is_distributed(gradient) else gradient
+    return gradient.clone() if gradient._is_view() else gradient

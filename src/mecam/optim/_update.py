@@ -30,12 +30,11 @@ class Update:
 
     def is_finite(self) -> Tensor:
         """Whether all of it is, on the device and on all ranks."""
-        finite = is_finite(self.gradient)
-        return finite & self._rest_is_finite()
+        return self._if_the_rest_is(is_finite(self.gradient))
 
     def spoil_unless(self, finite: Tensor) -> None:
         """NaN if any pass overflowed, though the formula may have dropped it: a scaler looks at the gradient alone."""
-        self.scale(torch.where(finite & self._rest_is_finite(), 1.0, torch.nan))
+        self.scale(torch.where(self._if_the_rest_is(finite), 1.0, torch.nan))
 
     def average(self, group: Any) -> None:
         """The means of what the ranks found at their own perturbed weights, in one all-reduce."""
@@ -85,8 +84,8 @@ class Update:
             stepped.update(dict.fromkeys(p for p in self.space.parameters if p.grad is not None))
         return bool(finite)
 
-    def _rest_is_finite(self) -> Tensor:
-        finite = torch.ones((), dtype=torch.bool, device=self.space.kinds[0].device)
+    def _if_the_rest_is(self, finite: Tensor) -> Tensor:
+        """The verdict on the gradient, if what goes along with it is finite as well."""
         if self.shift is not None:
             finite = finite & is_finite(self.shift)
         if self.hessian is not None:

@@ -7,6 +7,7 @@ dtype) with foreach kernels. A parameter without a gradient is a hole (None) and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -90,6 +91,8 @@ class Space:
         self.blocks = list(blocks.values())
         self.parameters = [parameter for block in self.blocks for parameter in block]
         self.chunks = [list(_chunks(block)) for block in self.blocks]
+        # whether a number can be read without waiting for a device or for other ranks
+        self.at_hand = all(kind.device.type == "cpu" and not kind.distributed for kind in self.kinds)
 
     def fits(self, param_groups: Sequence[dict[str, Any]]) -> bool:
         """Whether these groups would make the same space again."""
@@ -152,7 +155,7 @@ class Vector:
 
     def tensors(self) -> Tensors:
         """The numbers; the tensors it is made of where it is plainly one list of them, fresh ones otherwise."""
-        if len(self.terms) == 1 and _is_one(self.terms[0][0]):
+        if self._is_plain():
             return self.terms[0][1]
         return [_sum(terms) for terms in self._by_block()]
 
@@ -163,7 +166,7 @@ class Vector:
     def collapse(self, into: Vector) -> Vector:
         """The same vector made inside the memory of `into`, a single list of tensors that it may contain."""
         target = into.terms[0][1]
-        if not any(tensors is target for _, tensors in self.terms):
+        if self._is_plain() or not any(tensors is target for _, tensors in self.terms):
             return Vector(self.space, [(1.0, self.tensors())])
         order = sorted(self.terms, key=lambda term: term[1] is not target)
         made = Vector(self.space, order)._by_block()
@@ -204,6 +207,9 @@ class Vector:
         for parameters, block in zip(self.space.blocks, self.tensors(), strict=True):
             yield from zip(parameters, block, strict=True)
 
+    def _is_plain(self) -> bool:
+        return len(self.terms) == 1 and _is_one(self.terms[0][0])
+
     def _by_block(self) -> Iterator[list[tuple[Scalar, Block]]]:
         for index, kind in enumerate(self.space.kinds):
             yield [(_on_block(coefficient, kind), tensors[index]) for coefficient, tensors in self.terms]
@@ -217,14 +223,14 @@ def clones(tensors: list[Tensor]) -> list[Tensor]:
 
 def norm(v: Vector) -> Tensor:
     """||v||, one number over all groups and ranks."""
-    return _total(v, lambda block: torch.stack(torch._foreach_norm(block, 2, _wide(block))).square().sum()).sqrt()
+    return _total(v, lambda block: torch.stack(_norms(block)).square().sum()).sqrt()
 
 
 def unit(v: Vector) -> Vector:
     """n(v) = v / (||v|| + 1e-12)"""
     if len(v.terms) > 1:  # taken before it is scaled up: of a small difference of large terms rounding would be left
         v = Vector(v.space, [(1.0, v.tensors())])
-    return (1 / (norm(v) + EPSILON)) * v
+    return (1 / ((_read_norm(v) if v.space.at_hand else norm(v)) + EPSILON)) * v
 
 
 def times(a: Vector, b: Vector) -> Vector:
@@ -258,6 +264,9 @@ def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
 
 def is_finite(v: Vector) -> Tensor:
     """Whether no entry is NaN or infinite: a device scalar on which all ranks agree."""
+    # a CPU takes five times as long for the largest entries, which are asked for only where squares overflow
+    if v.space.at_hand and _read_norm(v) < torch.inf:
+        return torch.ones((), dtype=torch.bool)
 
     def broken(block: list[Tensor]) -> Tensor:
         largest = torch._foreach_norm([t for t in block if t.numel()] or [block[0].new_zeros(1)], torch.inf)
@@ -275,6 +284,16 @@ def _total(v: Vector, reduce_block: Callable[[list[Tensor]], Tensor]) -> Tensor:
         sums[kind.meshes] = sums[kind.meshes] + part.to(sums[kind.meshes].device) if kind.meshes in sums else part
     totals = [sum_over(part, split) for split, part in sums.items()]
     return sum((part.to(totals[0].device) for part in totals[1:]), totals[0])
+
+
+def _read_norm(v: Vector) -> float:
+    """||v|| as a number: on a CPU Python is done with some numbers before a kernel has started."""
+    blocks = ([t for t in block if t is not None] for block in v.tensors())
+    return math.hypot(*(length.item() for block in blocks if block for length in _norms(block)))
+
+
+def _norms(block: list[Tensor]) -> tuple[Tensor, ...]:
+    return torch._foreach_norm(block, 2, _wide(block))
 
 
 def _wide(block: list[Tensor]) -> torch.dtype:

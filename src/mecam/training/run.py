@@ -80,6 +80,7 @@ class Run:
         self.draws = torch.Generator().manual_seed(seed_hash(recipe.seed, "draws", ranks.rank()))
         self.method_state = self.method.initial_state()
         self.best = Best(recipe.selection)
+        self.shared = ranks.count() > 1
         self.looks = nonfinite.who_looks(self.optimizer, machine.device)
         # steps of a plain optimizer that were left out; a sharpness-aware one counts its own
         self.skipped = torch.zeros((), dtype=torch.int64, device=machine.device)
@@ -121,7 +122,8 @@ class Run:
         if self.machine.device.type == "cuda" and recipe.nonfinite == "raise":
             self.noted.append((step, before, self._skipped().clone()))
         self.method_state = method.after(self.trained, batch, draw, first)
-        ranks.average(_tensors(self.method_state))
+        if self.shared:
+            ranks.average(_tensors(self.method_state))
         self.averaging.update(self.trained)
         return loss
 
@@ -238,12 +240,14 @@ class Run:
             one_pass = self._recorded_pass if self.records == "passes" else self._pass
             value, next_state = one_pass(batch, draw, state)
             states.append(next_state)
-            gradients = [parameter.grad for parameter in self.parameters]
-            ranks.average([value, *gradients])
-            if self.looks == "host":
-                nonfinite.require_finite(value, gradients)
+            if self.shared or self.looks == "host":
+                gradients = [parameter.grad for parameter in self.parameters]
+                ranks.average([value, *gradients])
+                if self.looks == "host":
+                    nonfinite.require_finite(value, gradients)
             return value
 
+        self._clear()  # before the step: no optimizer then has to find out whether the closure does
         if self.tracker is not None:
             loss = cast("Tensor | None", self.tracker.step(closure, batch.step))
         elif self.looks == "device":
@@ -254,10 +258,13 @@ class Run:
 
     def _pass(self, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         """The gradient at the weights of the moment, in the parameters; the loss and the method's next state."""
-        for parameter in self.parameters:
-            parameter.grad = None  # as zero_grad does, at a tenth of its cost
+        self._clear()
         graph = build.needs_graph(self.optimizer, self.recipe)
         return self.method.gradient(self.trained, batch, draw, state, graph=graph)
+
+    def _clear(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None  # as zero_grad does, at a tenth of its cost
 
     def _recorded_update(self, batch: Batch, draw: Any) -> tuple[Tensor | None, Any]:
         """`_update` as one CUDA graph for each kind of step, recorded anew after each restart."""
@@ -316,7 +323,8 @@ class Run:
         for group, rate in zip(self.optimizer.param_groups, self.method.rates(step), strict=True):
             group["lr"] = self.recipe.lr * rate
             for parameter in group["params"]:
-                parameter.requires_grad_(rate > 0)
+                if parameter.requires_grad != (rate > 0):
+                    parameter.requires_grad_(rate > 0)
 
     def _predictions(self, logits: dict[str, Tensor]) -> dict[str, Tensor]:
         """Of the target, or else of the held-out parts: for each image its domain, index, label, class, confidence."""
