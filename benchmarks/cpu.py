@@ -2,9 +2,10 @@
 
     python benchmarks/cpu.py --out benchmarks/results/cpu.md
 
-The parts are processor time of this program, so that other programs on the machine count little. "between the passes"
-is all that is in no other part: perturbing, restoring, combining gradients, bookkeeping. The ways (precision, layout of
-images and weights, torch.compile) take turns, and their ratios are medians over rounds.
+The parts are processor time of this program, so that other programs on the machine count little. Between the passes lie
+torch's kernels over all weights (norms, copies, sums) and all that is in no other part: the Python that perturbs,
+restores, combines gradients and keeps books. The ways (precision, layout of images and weights, torch.compile) take
+turns, and their ratios are medians over rounds.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import argparse
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -27,6 +29,7 @@ from mecam.training.machine import find_machine
 from mecam.training.run import Run
 
 WARM_UP = 3
+KERNELS = [name for name in dir(torch) if name.startswith("_foreach_")]
 WAYS = {
     "as it is: fp32, channels last": {},
     "contiguous": {"contiguous": True},
@@ -50,34 +53,50 @@ def main() -> None:
 def parts(optimizer: str, options: argparse.Namespace) -> list[tuple[str, list[str]]]:
     """The processor time of a step by part."""
     run = build(options, optimizer=optimizer)
-    spent: defaultdict[str, float] = defaultdict(float)
+    clock = Clock()
     base: Any = getattr(run.optimizer, "base_optimizer", run.optimizer)
-    run.feed.next = timed(run.feed.next, spent, "batch")  # type: ignore[method-assign]
-    run.method.gradient = timed(run.method.gradient, spent, "passes")  # type: ignore[method-assign]
-    if base is not run.optimizer:
-        base.step = timed(base.step, spent, "update")
-    for step in range(WARM_UP):
-        run.step(step)
-    spent.clear()
-    steps = options.rounds * options.burst
-    start = time.process_time()
-    for step in range(WARM_UP, WARM_UP + steps):
-        run.step(step)
-    whole = time.process_time() - start
-    rest = "between the passes" if base is not run.optimizer else "update and the rest"
-    spent[rest] = whole - sum(spent.values())
-    shown = [(part, [f"{1000 * used / steps:.2f}", f"{100 * used / whole:.1f} %"]) for part, used in spent.items()]
+    with ExitStack() as stack:
+        clock.watch(stack, run.feed, "next", "batch")
+        clock.watch(stack, run.method, "gradient", "passes")
+        if base is not run.optimizer:
+            clock.watch(stack, base, "step", "update")
+        for kernel in KERNELS:
+            clock.watch(stack, torch, kernel, "between the passes: torch's kernels")
+        for step in range(WARM_UP):
+            run.step(step)
+        clock.spent.clear()
+        steps = options.rounds * options.burst
+        start = time.process_time()
+        for step in range(WARM_UP, WARM_UP + steps):
+            run.step(step)
+        whole = time.process_time() - start
+    rest = "update and the rest" if base is run.optimizer else "between the passes: Python"
+    clock.spent[rest] = whole - sum(clock.spent.values())
+    shown = [(part, [f"{1000 * t / steps:.2f}", f"{100 * t / whole:.1f} %"]) for part, t in clock.spent.items()]
     return [*shown, ("all", [f"{1000 * whole / steps:.2f}", ""])]
 
 
-def timed(function: Callable[..., Any], spent: dict[str, float], part: str) -> Callable[..., Any]:
-    def wrapped(*arguments: Any, **named: Any) -> Any:
-        start = time.process_time()
-        found = function(*arguments, **named)
-        spent[part] += time.process_time() - start
-        return found
+class Clock:
+    """Processor time by part; of a part inside another, the outer one."""
 
-    return wrapped
+    def __init__(self) -> None:
+        self.spent: defaultdict[str, float] = defaultdict(float)
+        self.inside = False
+
+    def watch(self, stack: ExitStack, owner: Any, name: str, part: str) -> None:
+        function = getattr(owner, name)
+
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            if self.inside:
+                return function(*arguments, **named)
+            self.inside, start = True, time.process_time()
+            try:
+                return function(*arguments, **named)
+            finally:
+                self.spent[part] += time.process_time() - start
+                self.inside = False
+
+        stack.enter_context(patch.object(owner, name, wrapped))
 
 
 def ways(options: argparse.Namespace) -> list[list[str]]:
