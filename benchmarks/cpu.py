@@ -61,7 +61,7 @@ def parts(optimizer: str, options: argparse.Namespace) -> list[tuple[str, list[s
         if base is not run.optimizer:
             clock.watch(stack, base, "step", "update")
         for kernel in KERNELS:
-            clock.watch(stack, torch, kernel, "between the passes: torch's kernels")
+            clock.watch(stack, torch, kernel, "kernels over all weights")
         for step in range(WARM_UP):
             run.step(step)
         clock.spent.clear()
@@ -70,7 +70,7 @@ def parts(optimizer: str, options: argparse.Namespace) -> list[tuple[str, list[s
         for step in range(WARM_UP, WARM_UP + steps):
             run.step(step)
         whole = time.process_time() - start
-    rest = "update and the rest" if base is run.optimizer else "between the passes: Python"
+    rest = "update and the rest" if base is run.optimizer else "Python between the passes"
     clock.spent[rest] = whole - sum(clock.spent.values())
     shown = [(part, [f"{1000 * t / steps:.2f}", f"{100 * t / whole:.1f} %"]) for part, t in clock.spent.items()]
     return [*shown, ("all", [f"{1000 * whole / steps:.2f}", ""])]

@@ -127,5 +127,5 @@ def test_the_time_of_a_run() -> None:
 
 def test_a_step_on_a_cpu() -> None:
     text = run("cpu.py", "--batch", "4", "--rounds", "1", "--burst", "1", "--ways", "contiguous", "bf16")
-    assert "| mecam: between the passes |" in text
+    assert "| mecam: Python between the passes |" in text
     assert "| contiguous | " in text
