@@ -17,8 +17,9 @@ from mecam.benchmark.bench import bench, missing, runs_of
 from mecam.benchmark.jobs import Event
 from mecam.benchmark.local import LocalEngine
 from mecam.benchmark.results import read
-from mecam.benchmark.worker import TIMING, log_tail
+from mecam.benchmark.worker import TIMING, log_tail, work
 from mecam.recipe import Recipe, make
+from mecam.runs import RunFolder
 
 TINY = {"steps": 2, "evaluate_every": 1, "batch": 4, "image_size": 16}
 
@@ -55,6 +56,17 @@ def test_what_is_missing_runs_and_failures_do_not_stop_the_rest(tmp_path: Path) 
     assert missing([*good, *bad], tmp_path) == bad
     again = bench(good, tmp_path, engine=LocalEngine(device="cpu"))
     assert (again.before, again.done) == (2, [])
+
+
+def test_the_end_tells_of_the_weights_selected(tmp_path: Path) -> None:
+    [recipe] = recipes("art", steps=6, lr=0.03)
+    events: list[Event] = []
+    work(recipe, tmp_path, "cpu", events.append)
+    result = RunFolder(tmp_path / recipe.run_id).read_result()
+    assert result["selected_step"] < recipe.steps
+    assert events[-1].kind == "done"
+    assert events[-1].target == 100 * result["target_accuracy"]
+    assert events[-2].target != events[-1].target  # the last step's
 
 
 def test_a_run_whose_process_is_killed_goes_on_in_another(tmp_path: Path) -> None:

@@ -47,8 +47,9 @@ def work(
     tell(Event(run_id, "started", steps=recipe.steps, worker=worker))
     with _logged(out / run_id / LOG):
         try:
-            train(recipe, out, device=device, watch=teller, data=data)
-            end = Event(run_id, "done", recipe.steps, recipe.steps, teller.accuracy, teller.target, worker=worker)
+            folder = train(recipe, out, device=device, watch=teller, data=data)
+            found = mean_accuracy(folder.read_result(), recipe)  # of the weights selected, as in the tables
+            end = Event(run_id, "done", recipe.steps, recipe.steps, *found, worker=worker)
         except ClaimedError:
             end = Event(run_id, "elsewhere", worker=worker)
         except Interrupted as stop:
