@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -48,6 +49,31 @@ def test_only_groups_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
         for settings in SHAPES:
             convolution(settings)(torch.randn(2, 4, 6, 5, dtype=torch.float64))
     assert len(seen) == 3
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    conv, x = convolution({"groups": 4}), torch.randn(2, 4, 6, 5, dtype=torch.float64)
+    with Grouped():
+        found = torch.conv2d(x, conv.weight, stride=np.int64(2), groups=4)  # type: ignore[call-overload]
+    torch.testing.assert_close(found, torch.conv2d(x, conv.weight, stride=2, groups=4))
+
+
+class Casting(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            found: Tensor = super().forward(x)
+        return found.float()
+
+
+def test_under_autocast_it_is_torch_s_own() -> None:
+    torch.manual_seed(0)
+    model = Casting(nn.Conv2d(3, 6, 1), nn.Tanh(), nn.Conv2d(6, 6, 3, groups=6), nn.Flatten(), nn.Linear(54, 3))
+    x, y = torch.randn(4, 3, 5, 5), torch.tensor([0, 1, 2, 0])
+    objective = Objective(model, nn.functional.cross_entropy, [(x, y)])
+    vector = [torch.randn_like(parameter) for parameter in objective.parameters]
+    found = objective.hessian_product(vector)
+    slope = torch.autograd.grad(nn.functional.cross_entropy(model(x), y), objective.parameters, create_graph=True)
+    torch.testing.assert_close(found, list(torch.autograd.grad(slope, objective.parameters, vector)))
 
 
 def test_a_hessian_goes_through_it() -> None:

@@ -8,6 +8,7 @@ another, which for a depthwise convolution is thousands of small operations.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -44,7 +45,8 @@ def _conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    if groups == 1 or isinstance(padding, str) or input.dim() != 4:
+    casts = torch.is_autocast_enabled(input.device.type)  # for torch's own alone: ours would see several dtypes
+    if groups == 1 or isinstance(padding, str) or input.dim() != 4 or casts:
         return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
     out: Tensor = Convolution.apply(input, weight, Geometry(_two(stride), _two(padding), _two(dilation), groups))  # type: ignore[no-untyped-call]
     return out if bias is None else out + bias[:, None, None]
@@ -113,4 +115,4 @@ def _backward(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry, wanted:
 
 
 def _two(value: Any) -> list[int]:
-    return [value, value] if isinstance(value, int) else list(value)
+    return list(value) if isinstance(value, Sequence) else [value, value]
