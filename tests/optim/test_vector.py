@@ -165,6 +165,12 @@ def test_is_finite_is_not_fooled_by_large_numbers() -> None:
     assert is_finite(v)
 
 
+def test_is_finite_answers_where_the_vector_is() -> None:
+    v = draw(space_of([[(3,)]]))
+    with torch.device("meta"):
+        assert is_finite(v).device.type == "cpu"
+
+
 def test_select_leaves_out_whole_tensors() -> None:
     space = space_of([[(2,), (3,)], [(4,)]])
     chosen = (2 * draw(space)).select([True, False, True])

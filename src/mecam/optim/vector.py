@@ -266,7 +266,7 @@ def is_finite(v: Vector) -> Tensor:
     """Whether no entry is NaN or infinite: a device scalar on which all ranks agree."""
     # a CPU takes five times as long for the largest entries, which are asked for only where squares overflow
     if v.space.at_hand and _read_norm(v) < torch.inf:
-        return torch.ones((), dtype=torch.bool)
+        return torch.ones((), dtype=torch.bool, device="cpu")
 
     def broken(block: list[Tensor]) -> Tensor:
         largest = torch._foreach_norm([t for t in block if t.numel()] or [block[0].new_zeros(1)], torch.inf)
