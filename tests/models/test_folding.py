@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from mecam.models.folding import NONE, RELU, RELU6, Pooling, conv_bn, conv_bn_pool, fold_frozen
+from mecam.models.folding import NONE, RELU, RELU6, Pooling, _pooling, conv_bn, conv_bn_pool, fold_frozen
 from mecam.models.lite import EfficientNetLite, SameConv2d
 from mecam.models.network import Network
 from mecam.models.registry import create
@@ -67,6 +68,30 @@ def test_pooling_follows_wherever_it_is_done(pool: nn.Module, live: bool) -> Non
     found = conv_bn_pool(x, folded[0], folded[1], pool)  # type: ignore[arg-type]
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(gradients(folded, found, x), gradients(plain, expected, x))
+
+
+class OtherPooling(nn.MaxPool2d):
+    def forward(self, x: Tensor) -> Tensor:
+        return -super().forward(-x)
+
+
+def test_which_poolings_are_ours() -> None:
+    assert _pooling(nn.MaxPool2d(3, stride=2, padding=1)) == Pooling(3, 2, 1, True)
+    with torch.no_grad():
+        assert _pooling(nn.MaxPool2d(2)) == Pooling(2, 2, 0, False)
+    settings: list[dict[str, Any]] = [
+        {"kernel_size": (3, 2)},
+        {"kernel_size": 7},
+        {"kernel_size": 3, "stride": (2, 1)},
+        {"kernel_size": 3, "padding": (1, 0)},
+        {"kernel_size": 3, "padding": 2},  # which torch refuses
+        {"kernel_size": 3, "dilation": 2},
+        {"kernel_size": 3, "ceil_mode": True},
+        {"kernel_size": 3, "return_indices": True},
+    ]
+    assert [_pooling(nn.MaxPool2d(**each)) for each in settings] == [None] * len(settings)
+    assert _pooling(nn.AvgPool2d(3)) is None
+    assert _pooling(OtherPooling(3)) is None
 
 
 @pytest.mark.parametrize(

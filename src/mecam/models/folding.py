@@ -230,10 +230,13 @@ def _window(x: Tensor, conv: nn.Conv2d) -> Window:
 
 def _pooling(pool: nn.Module) -> Pooling | None:
     """None where our kernels do not take it; they do if it is square, of size 5 at most, and has no other settings."""
-    if not isinstance(pool, nn.MaxPool2d) or pool.dilation != 1 or pool.ceil_mode or pool.return_indices:
+    # a subclass may do something else
+    if type(pool) is not nn.MaxPool2d or pool.dilation != 1 or pool.ceil_mode or pool.return_indices:
         return None
     size, stride, padding = pool.kernel_size, pool.stride, pool.padding
     if not isinstance(size, int) or not isinstance(stride, int) or not isinstance(padding, int) or size > 5:
+        return None
+    if 2 * padding > size:  # torch says what is wrong with it
         return None
     return Pooling(size, stride, padding, torch.is_grad_enabled())
 
