@@ -147,8 +147,9 @@ def test_large_but_finite_gradients_pass() -> None:
     for bad in (torch.tensor([1.0, torch.inf]), torch.tensor([torch.nan])):
         with pytest.raises(FloatingPointError, match="a gradient is not finite"):
             require_finite(torch.tensor(1.0), [bad])
-    with pytest.raises(FloatingPointError, match="the loss is not finite"):
-        require_finite(torch.tensor(torch.nan), [])
+    for gradients in ([], [torch.ones(2)]):
+        with pytest.raises(FloatingPointError, match="the loss is not finite"):
+            require_finite(torch.tensor(torch.nan), gradients)
 
 
 def test_batches_with_nothing_in_them(data: ShapesSet, tmp_path: Path) -> None:
