@@ -58,6 +58,13 @@ def test_numbers_of_numpy_are_numbers() -> None:
     torch.testing.assert_close(found, torch.conv2d(x, conv.weight, stride=2, groups=4))
 
 
+def test_complex_numbers_are_left_to_torch() -> None:
+    x, weight = torch.randn(2, 4, 6, 5, dtype=torch.complex128), torch.randn(4, 1, 3, 3, dtype=torch.complex128)
+    with Grouped():
+        found = torch.conv2d(x, weight, groups=4)
+    torch.testing.assert_close(found, torch.conv2d(x, weight, groups=4))
+
+
 class Casting(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16):

@@ -45,8 +45,9 @@ def _conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    casts = torch.is_autocast_enabled(input.device.type)  # for torch's own alone: ours would see several dtypes
-    if groups == 1 or isinstance(padding, str) or input.dim() != 4 or casts:
+    usual = groups > 1 and not isinstance(padding, str) and input.dim() == 4 and input.is_floating_point()
+    # autocast casts for torch's own alone: ours would see several dtypes
+    if not usual or torch.is_autocast_enabled(input.device.type):
         return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
     out: Tensor = Convolution.apply(input, weight, Geometry(_two(stride), _two(padding), _two(dilation), groups))  # type: ignore[no-untyped-call]
     return out if bias is None else out + bias[:, None, None]
