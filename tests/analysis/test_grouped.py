@@ -83,13 +83,16 @@ def test_under_autocast_it_is_torch_s_own() -> None:
     torch.testing.assert_close(found, list(torch.autograd.grad(slope, objective.parameters, vector)))
 
 
-def test_a_hessian_goes_through_it() -> None:
+def test_a_hessian_goes_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, apply = [], Convolution.apply
+    monkeypatch.setattr(Convolution, "apply", lambda *inputs: seen.append(inputs) or apply(*inputs))
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 6, 1), nn.Tanh(), nn.Conv2d(6, 6, 3, groups=6), nn.Flatten(), nn.Linear(54, 3))
     batch = torch.randn(4, 3, 5, 5, dtype=torch.float64), torch.tensor([0, 1, 2, 0])
     objective = Objective(model.double(), nn.functional.cross_entropy, [batch])
     vector = [torch.randn_like(parameter) for parameter in objective.parameters]
     found = objective.hessian_product(vector)
+    assert seen
     loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
     slope = torch.autograd.grad(loss, objective.parameters, create_graph=True)
     expected = torch.autograd.grad(slope, objective.parameters, vector)
