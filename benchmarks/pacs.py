@@ -120,7 +120,15 @@ def matches(recipe: Recipe, assignment: str) -> bool:
         if setting not in value:
             return False
         value = value[setting]
-    return str(value) in (among, *among.split(","))
+    return any(says(text, value) for text in (among, *among.split(",")))
+
+
+def says(text: str, value: Any) -> bool:
+    """Whether a value is what is written: 1e-4 is 0.0001."""
+    try:
+        return text == str(value) or (not isinstance(value, str) and float(text) == value)
+    except ValueError:
+        return False
 
 
 def is_complete(recipe: Recipe, phase: str, options: argparse.Namespace, records: pacs_plan.Records, out: Path) -> bool:
@@ -160,12 +168,14 @@ def run(
         "machine": describe(options.device),
         "versions": versions(),
     }
-    records[recipe.run_id] = record
-    pacs_plan.save(records, options.out)
+    if known is None or "curvature" not in known:  # else it was trained again for its weights alone
+        records[recipe.run_id] = record
+        pacs_plan.save(records, options.out)
     if wants_curvature(recipe, phase, options):
         start = time.perf_counter()
         record["curvature"] = curvature(folder, data, options)
         record["curvature_seconds"] = round(time.perf_counter() - start, 1)
+        records[recipe.run_id] = record
         pacs_plan.save(records, options.out)
     target = record["target_accuracy"]
     print(f"{phase}: {recipe.run_id}: {100 * target:.2f} % on the target, {seconds:.1f} s", flush=True)
@@ -377,7 +387,7 @@ def parse() -> argparse.Namespace:
             parser.error(f"--only {assignment}: it is of the form name=value, or name=value,value")
         if entry not in Recipe.__dataclass_fields__:
             parser.error(f"--only {assignment}: a recipe has no such entry")
-        if bool(dot) != (entry in SETTINGS):
+        if bool(dot) != (entry in SETTINGS) or name.endswith("."):
             parser.error(f"--only {assignment}: settings, and they alone, are named as in optimizer_settings.rho=0.0")
     return options
 

@@ -110,6 +110,7 @@ ONLY = Recipe(optimizer="mecam", virtual_settings={"layers": "1,2"}, optimizer_s
         ("optimizer_settings.rho=0.0", True),
         ("optimizer_settings.rho=0.1,0.0", True),
         ("optimizer_settings.rho=0.1", False),
+        ("optimizer_settings.rho=0e-4", True),
         ("optimizer_settings.noise=True", True),
         ("optimizer_settings.alpha=None", False),  # absent
         ("virtual_settings.layers=1", False),
@@ -128,6 +129,7 @@ def test_runs_are_picked_by_entry_and_setting(assignment: str, expected: bool) -
         (["--only", "rho=0.1"], "a recipe has no such entry"),
         (["--only", "optimizer.rho=0.1"], "settings, and they alone"),
         (["--only", "optimizer_settings=0.1"], "settings, and they alone"),
+        (["--only", "optimizer_settings.=0.1"], "settings, and they alone"),
         (["--only", "optimizer"], "of the form name=value"),
         (["--curvature-target", "sketch"], "ask for it with --curvature"),
     ],
@@ -143,8 +145,14 @@ def test_what_is_asked_for_wrongly_is_refused(
 def test_landscapes_are_drawn_of_three_runs(drive: Drive, tmp_path: Path) -> None:
     few = ["--phases", "main", "--only", "method=erm", "averaging=none", "seed=0", "target=sketch"]
     options = ["--landscapes", "sketch", "--landscape-steps", "3", "--landscape-images", "4"]
+    drive(*few, "optimizer=sam")
+    (known,) = read(tmp_path / "pacs.json").values()
+    known["curvature"] = {"of": "weights that were not kept"}
+    run_id = Recipe(**known["recipe"]).run_id
+    (tmp_path / "pacs.json").write_text(json.dumps({run_id: known}))
     out = drive(*few, "optimizer=adam,sam,mecam", *options, "--figures", str(tmp_path / "figures"))
     assert out.count("% on the target") == 3
+    assert read(tmp_path / "pacs.json")[run_id] == known  # what is known of a run outlives its training for a picture
     files = {file.name for file in (tmp_path / "figures").iterdir()}
     assert files == {"landscape-contour.png", "landscape-surface.png", "landscape-line.png", "landscapes.json"}
     numbers = read(tmp_path / "figures" / "landscapes.json")
