@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import statistics
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from mecam import methods
 from mecam.data.shapes import shapes
@@ -19,6 +22,7 @@ from mecam.training.machine import find_machine
 from mecam.training.recorded import Recorded
 from mecam.training.run import Run
 
+Weights = dict[str, Tensor]
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 DATA = shapes(per_class=8)
 RECORDABLE = [name for name in METHODS if vars(type(methods.create(name))).get("recordable")]
@@ -88,17 +92,25 @@ def test_frozen_batch_norm_and_dropout() -> None:
 
 @pytest.mark.parametrize("backbone", ["resnet18", "lite0"])
 def test_folding_changes_nothing_but_rounding(backbone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the median of five steps: now and then rounding puts a value across an activation's kink, and counts more."""
     values = {"optimizer": "sgd", "backbone": backbone, "freeze_bn": True, "pretrained": False, "image_size": 64}
-    folded, plain = run_of(records="nothing", **values), run_of(records="nothing", **values)
-    fold_frozen(folded.network)
-    before = {name: value.clone() for name, value in plain.trained.state_dict().items()}
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    for run in (folded, plain):
-        run.step(0)
-    for name, value in plain.trained.state_dict().items():
-        moved = value.double() - before[name].double()
-        error = (folded.trained.state_dict()[name].double() - value.double()).norm()
-        assert error <= 2e-2 * moved.norm() + 1e-7, name  # rounding puts some values across an activation's kink
+    errors = []
+    for seed in range(5):
+        folded, plain = run_of(records="nothing", seed=seed, **values), run_of(records="nothing", seed=seed, **values)
+        fold_frozen(folded.network)
+        before = copy.deepcopy(plain.trained.state_dict())
+        for run in (folded, plain):
+            run.step(0)
+        errors.append(departure(folded.trained.state_dict(), plain.trained.state_dict(), before))
+    assert statistics.median(errors) <= 5e-3, errors
+
+
+def departure(found: Weights, expected: Weights, before: Weights) -> float:
+    """How far the found weights are from the expected ones, of how far these moved; the worst of all tensors."""
+    moved = {name: (value.double() - before[name].double()).norm() for name, value in expected.items()}
+    apart = {name: (value.double() - found[name].double()).norm() for name, value in expected.items()}
+    return max(float((apart[name] - 1e-7).clamp(min=0) / moved[name].clamp(min=1e-30)) for name in expected)
 
 
 def test_a_generator_goes_on_through_replays() -> None:

@@ -80,7 +80,6 @@ class Run:
         self.draws = torch.Generator().manual_seed(seed_hash(recipe.seed, "draws", ranks.rank()))
         self.method_state = self.method.initial_state()
         self.best = Best(recipe.selection)
-        self.shared = ranks.count() > 1
         self.looks = nonfinite.who_looks(self.optimizer, machine.device)
         # steps of a plain optimizer that were left out; a sharpness-aware one counts its own
         self.skipped = torch.zeros((), dtype=torch.int64, device=machine.device)
@@ -122,7 +121,7 @@ class Run:
         if self.machine.device.type == "cuda" and recipe.nonfinite == "raise":
             self.noted.append((step, before, self._skipped().clone()))
         self.method_state = method.after(self.trained, batch, draw, first)
-        if self.shared:
+        if ranks.count() > 1:
             ranks.average(_tensors(self.method_state))
         self.averaging.update(self.trained)
         return loss
@@ -240,7 +239,7 @@ class Run:
             one_pass = self._recorded_pass if self.records == "passes" else self._pass
             value, next_state = one_pass(batch, draw, state)
             states.append(next_state)
-            if self.shared or self.looks == "host":
+            if ranks.count() > 1 or self.looks == "host":
                 gradients = [parameter.grad for parameter in self.parameters]
                 ranks.average([value, *gradients])
                 if self.looks == "host":
