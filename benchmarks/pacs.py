@@ -140,13 +140,13 @@ def is_complete(recipe: Recipe, phase: str, options: argparse.Namespace, records
 
 
 def wants_curvature(recipe: Recipe, phase: str, options: argparse.Namespace) -> bool:
-    plain = recipe.method == "erm" and recipe.averaging == "none" and phase == "main"
+    plain = recipe.method == "erm" and recipe.averaging == "none" and phase in pacs_plan.TABLES
     asked = recipe.seed in options.curvature and (recipe.target in (options.curvature_target or [recipe.target]))
     return plain and recipe.optimizer in pacs_plan.CURVED and asked
 
 
 def wants_landscape(recipe: Recipe, phase: str, options: argparse.Namespace) -> bool:
-    plain = recipe.method == "erm" and recipe.averaging == "none" and phase == "main"
+    plain = recipe.method == "erm" and recipe.averaging == "none" and phase in pacs_plan.TABLES
     return plain and recipe.optimizer in DRAWN.values() and (recipe.seed, recipe.target) == options.drawn
 
 
@@ -262,8 +262,9 @@ def finish(
 ) -> int:
     """The landscapes, if they were asked for and their runs are there."""
     if options.landscapes:
-        recipes = plan("main", options, domains, values, records)
-        there = {r.optimizer: out / r.run_id for r in recipes if wants_landscape(r, "main", options)}
+        phase = next((phase for phase in options.phases if phase in pacs_plan.TABLES), "main")
+        recipes = plan(phase, options, domains, values, records)
+        there = {r.optimizer: out / r.run_id for r in recipes if wants_landscape(r, phase, options)}
         runs = {name: there[optimizer] for name, optimizer in DRAWN.items() if optimizer in there}
         if len(runs) == len(DRAWN) and all(RunFolder(path).is_done() for path in runs.values()):
             landscapes(runs, data, options)
@@ -359,7 +360,7 @@ def parse() -> argparse.Namespace:
         help="such as optimizer=adam,sam seed=0 optimizer_settings.rho=0.0",
     )
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="in place of what the recipes say")
-    parser.add_argument("--chosen", action="store_true", help="main and long: run what the search chose")
+    parser.add_argument("--chosen", action="store_true", help="run what the search chose, not what the recipes say")
     parser.add_argument("--minutes", type=float, help="begin no run that is expected to end later than this")
     parser.add_argument("--list", action="store_true", help="say what waits, and run nothing")
     parser.add_argument("--known", type=Path, default=pacs_plan.RESULTS, help="results that are there already")

@@ -18,8 +18,10 @@ from mecam.runs import write_atomic
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "pacs.json"
-PHASES = ("search", "main", "long", "parts", "beyond")
-TUNED = ("main", "long")  # the phases that run what the search chose, and nothing else
+PHASES = ("search", "main", "half", "long", "parts", "beyond")
+SHORT = {"half": ("main", {"steps": 1000})}  # a phase that has no file of its own: whose it takes, with which entries
+TUNED = ("main", "half", "long")  # the phases that run what the search chose, and nothing else
+TABLES = ("main", "half")  # of them, those whose runs are looked at closer: curvature, landscapes
 CURVED = ("adam", "sam", "sagm", "crsam", "fsam", "mecam")  # whose curvature the paper compares
 FIRST = ("adam", "sam", "mecam")  # whose seeds come before other optimizers' first one
 Records = dict[str, dict[str, Any]]
@@ -40,10 +42,18 @@ def planned(
         values: entries in place of the recipes' own, to try the whole on less.
         choice: what the search chose, in place of what the recipes say.
     """
-    recipes = expand(override(read(folder / f"pacs_{phase}.toml").blocks, values or {}), domains)
+    name, entries = SHORT.get(phase, (phase, {}))
+    recipes = expand(override(read(folder / f"pacs_{name}.toml").blocks, {**entries, **(values or {})}), domains)
     if choice and phase in TUNED:
         recipes = [replace(recipe, **choice.get(recipe.optimizer, {})) for recipe in recipes]
-    return sorted(recipes, key=lambda recipe: (_turn(recipe) if phase in ("search", "main") else 0, recipe.seed))
+    return sorted(recipes, key=lambda recipe: (_turn(recipe) if phase in ("search", *TABLES) else 0, recipe.seed))
+
+
+def file_of(phase: str) -> str:
+    """Where the runs of a phase are written down, in words."""
+    name, entries = SHORT.get(phase, (phase, {}))
+    words = " and ".join(f"{entry} = {value}" for entry, value in entries.items())
+    return f"recipes/pacs_{name}.toml" + (f" with {words}" if words else "")
 
 
 def _turn(recipe: Recipe) -> int:

@@ -199,9 +199,10 @@ def published(recipe: Recipe, target: str) -> str:
 
 
 def main_table(table: Sequence[Row]) -> list[str]:
+    """The rows that were run; the names of the others."""
     header = ["", *TARGETS, "average", "seeds", "seconds a run", "paper, average"]
     body = []
-    for row in table:
+    for row in run(table):
         taken = seconds(row)
         words = "-" if taken is None else f"{taken:.0f}"
         body.append([row.label, *accuracies(row), words, published(row.recipe, AVERAGE)])
@@ -209,7 +210,17 @@ def main_table(table: Sequence[Row]) -> list[str]:
         "Percent on the unseen domain; ± is the standard error over seeds, as DomainBed computes it (ddof 0). "
         "The average is over the seeds that have all four targets, counted beside it; in brackets other counts.",
         *markdown(header, body),
+        *not_run(table),
     ]
+
+
+def run(table: Sequence[Row]) -> list[Row]:
+    return [row for row in table if row.records]
+
+
+def not_run(table: Sequence[Row]) -> list[str]:
+    missing = [row.label for row in table if not row.records]
+    return ["", f"{MISSING.capitalize()} at this length: {', '.join(missing)}."] if missing else []
 
 
 def paper_table(table: Sequence[Row]) -> list[str]:
@@ -223,7 +234,7 @@ def difference_table(table: Sequence[Row], baselines: Sequence[str]) -> list[str
     for name in baselines:
         header += [f"minus {name}, pairs", "pairs", "over seeds"]
     body = []
-    for row in table:
+    for row in run(table):
         cells = [row.label]
         for name in baselines:
             if name == row.label or name not in by_label:
@@ -242,7 +253,7 @@ def difference_table(table: Sequence[Row], baselines: Sequence[str]) -> list[str
 
 def settled_table(table: Sequence[Row], baselines: Sequence[str]) -> list[str]:
     """The rows that were run, by their second halves."""
-    there = [replace(row, read=second_half) for row in table if row.records and row.recipe.averaging == "none"]
+    there = [replace(row, read=second_half) for row in run(table) if row.recipe.averaging == "none"]
     by_label = {row.label: row for row in there}
     header = ["", *TARGETS, "average", "seeds"]
     for name in baselines:
@@ -394,7 +405,7 @@ def account(records: pacs_plan.Records, phases: Mapping[str, Sequence[Recipe]]) 
     for phase, recipes in phases.items():
         done = [records[recipe.run_id] for recipe in recipes if recipe.run_id in records]
         minutes = sum(record["seconds"] for record in done) / 60
-        line = f"- recipes/pacs_{phase}.toml: {len(done)} of {len(recipes)} runs, {minutes:.0f} minutes of training"
+        line = f"- {pacs_plan.file_of(phase)}: {len(done)} of {len(recipes)} runs, {minutes:.0f} minutes of training"
         held = pacs_plan.held(recipes, records)
         lines.append(line + (f"; {len(held)} more are held by longer runs" if held else ""))
     for name in ("machine", "versions", "commit"):
@@ -406,7 +417,7 @@ def account(records: pacs_plan.Records, phases: Mapping[str, Sequence[Recipe]]) 
 def tables(records: pacs_plan.Records, phases: Mapping[str, Sequence[Recipe]]) -> dict[str, list[str]]:
     """The lines of each table by the name of its marker."""
     main = rows(phases["main"], records, name_of)
-    long = rows(phases["long"], records, name_of)
+    half, long = (rows(phases[phase], records, name_of) for phase in ("half", "long"))
     by_label = {row.label: row for row in main}
     three = [row for row in main if row.label in ("ERM", "SAM", "MeCAM")]
     words = differs_from(replace(by_label["MeCAM"].recipe, steps=phases["parts"][0].steps))
@@ -419,15 +430,18 @@ def tables(records: pacs_plan.Records, phases: Mapping[str, Sequence[Recipe]]) -
         "main": main_table(main),
         "paper": paper_table(main),
         "differences": difference_table(main, ("ERM", "SAM")),
+        "half": main_table(half),
+        "half differences": difference_table(half, ("ERM", "SAM", "MeCAM")),
         "settled": settled_table(main, ("ERM", "SAM")),
+        "settled half": settled_table(half, ("ERM", "SAM", "MeCAM")),
         "settled parts": settled_table([plain, usual, *own], ("ERM", "MeCAM")),
         "search": search_table(records, phases["search"]),
-        "curvature": curvature_tables(main),
+        "curvature": curvature_tables(half),
         "steps": ["Runs of 5,000 steps:", *steps_table(long), "", "Runs of 2,000 steps:", *steps_table(three)],
         "parts": parts_table(parts, usual, plain),
         "beyond": parts_table(beyond, usual, plain),
         "runs": every_run(
-            [*main, *(replace(row, label=f"{row.label}, {row.recipe.steps:,} steps") for row in (*own, *long))]
+            [*main, *(replace(row, label=f"{row.label}, {row.recipe.steps:,} steps") for row in (*half, *own, *long))]
         ),
     }
 
@@ -472,7 +486,7 @@ def main() -> None:
             print(f"{optimizer}: {json.dumps(point)}")
     for phase in pacs_plan.TUNED:
         for line in pacs_plan.departures(phases[phase], choice):
-            print(f"recipes/pacs_{phase}.toml: {line}")
+            print(f"{pacs_plan.file_of(phase)}: {line}")
     if options.chosen:
         return
     page = options.page.read_text(encoding="utf-8") if options.page.exists() else "# PACS\n"

@@ -61,7 +61,7 @@ class Images:
             images = torch.cat([self.data.images(domain, some) for domain, some in parts]).to(self.device)
             labels = np.concatenate([self.data.labels(domain)[some] for domain, some in parts])
             pixels = evaluate_transform(images, look.size, mean=look.mean, std=look.std).to(self.dtype)
-            yield pixels.contiguous(memory_format=torch.channels_last), torch.from_numpy(labels).to(self.device)
+            yield pixels.contiguous(memory_format=_layout(self.device)), torch.from_numpy(labels).to(self.device)
 
     def _parts(self) -> Iterator[list[tuple[int, NDArray[np.int64]]]]:
         """Of each batch its domains, and which images of them."""
@@ -129,7 +129,7 @@ def objective_of(
     images = Images(data, indices, model.preprocessing, size, device, dtype, mixed and not model.alone)
     if not images.count:
         raise RunError(f"the {split} split of the run in {folder.path} has no images (holdout={recipe.holdout})")
-    model.network.to(device, dtype, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model.network.to(device, dtype, memory_format=_layout(device))  # type: ignore[call-overload]
     return Objective(model.network, loss, images, count=images.count, name=split)
 
 
@@ -144,6 +144,11 @@ def virtual_domain_of(path: Path | str, objective: Objective) -> VirtualDomain |
     found = virtual.create(recipe.virtual, generator=torch.Generator().manual_seed(0), **own_settings(recipe))
     network = cast("Network", objective.model)
     return found.attach(network, virtual_layers(recipe, network.stages))
+
+
+def _layout(device: torch.device) -> torch.memory_format:
+    """On a GPU convolutions in groups are slow in float32 if channels come last."""
+    return torch.channels_last if device.type == "cpu" else torch.contiguous_format
 
 
 def _some(indices: dict[int, NDArray[np.int64]], limit: int) -> dict[int, NDArray[np.int64]]:
