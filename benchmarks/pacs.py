@@ -154,13 +154,12 @@ def run(
     recipe: Recipe, phase: str, options: argparse.Namespace, data: DomainSet, out: Path, records: pacs_plan.Records
 ) -> None:
     """Train, measure, and keep what came out of it."""
+    known = records.get(recipe.run_id)
+    there = known is not None and RunFolder(out / recipe.run_id).is_done()
     start = time.perf_counter()
     folder = train(recipe, out, device=options.device, data=data)
     seconds = time.perf_counter() - start
     gc.collect()  # recorded steps hang in cycles, and hold memory of the device
-    known = records.get(recipe.run_id)
-    if known is not None and seconds < 1:  # trained before, its weights kept
-        seconds = known["seconds"]
     record = {
         **summary(recipe, folder),
         "seconds": round(seconds, 1),
@@ -168,17 +167,19 @@ def run(
         "machine": describe(options.device),
         "versions": versions(),
     }
+    if known is not None and there:  # trained before, perhaps elsewhere, and its weights kept
+        record = dict(known)
     if known is None or "curvature" not in known:  # else it was trained again for its weights alone
         records[recipe.run_id] = record
         pacs_plan.save(records, options.out)
     if wants_curvature(recipe, phase, options):
         start = time.perf_counter()
-        record["curvature"] = curvature(folder, data, options)
+        record["curvature"] = {**curvature(folder, data, options), "machine": describe(options.device)}
         record["curvature_seconds"] = round(time.perf_counter() - start, 1)
         records[recipe.run_id] = record
         pacs_plan.save(records, options.out)
     target = record["target_accuracy"]
-    print(f"{phase}: {recipe.run_id}: {100 * target:.2f} % on the target, {seconds:.1f} s", flush=True)
+    print(f"{phase}: {recipe.run_id}: {100 * target:.2f} % on the target, {record['seconds']:.1f} s", flush=True)
     if options.keep is None and not wants_landscape(recipe, phase, options):
         shutil.rmtree(folder.path)
 
@@ -231,6 +232,8 @@ def curvature(folder: RunFolder, data: DomainSet, options: argparse.Namespace) -
             "C": [significant(each.curvature) for each in at.at],
             "numerator": [significant(each.numerator) for each in at.at],
         }
+    if not options.spectrum_images:
+        return found
     if "batch" in common:
         common["batch"] = BATCH // 2  # a second backward holds several times what a first one does
     objective = objective_of(folder.path, "train", limit=options.spectrum_images, **common)
@@ -369,7 +372,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--curvature", type=int, nargs="*", metavar="SEED", help="measure curvature (default: seed 0)")
     parser.add_argument("--curvature-target", nargs="+", default=[], metavar="TARGET", help="on these alone")
     parser.add_argument("--curvature-images", type=int, help="at most so many of each split (default: all)")
-    parser.add_argument("--spectrum-images", type=int, default=512, help="behind eigenvalue and trace")
+    parser.add_argument("--spectrum-images", type=int, default=512, help="behind eigenvalue and trace; 0: neither")
     parser.add_argument("--landscapes", metavar="TARGET", help="of ERM, SAM and MeCAM on this target")
     parser.add_argument("--landscape-seed", type=int, default=0)
     parser.add_argument("--landscape-steps", type=int, default=25)

@@ -74,9 +74,12 @@ def save(records: Records, path: Path) -> None:
 
 
 def known(recipe: Recipe, records: Records) -> dict[str, Any] | None:
-    """What came out of a run: its record, else what the shortest longer one of the same recipe says of it."""
-    if recipe.run_id in records:
-        return records[recipe.run_id]
+    """What came out of a run: its record, else what a longer one says of it."""
+    return records.get(recipe.run_id) or from_longer(recipe, records)
+
+
+def from_longer(recipe: Recipe, records: Records) -> dict[str, Any] | None:
+    """What the shortest longer run of the same recipe says of a run."""
     if (recipe.method, recipe.averaging, recipe.selection) != ("erm", "none", "validation"):
         return None  # anneals and averages may go by the length of the run
     lengths = {record["recipe"].get("steps", Recipe.steps) for record in records.values()}

@@ -186,9 +186,14 @@ def paired(found: Sequence[float]) -> str:
     return str(interval(found) or (f"{found[0]:+.2f}" if found else MISSING))
 
 
-def seconds(row: Row) -> float | None:
-    taken = [record["seconds"] for record in row.records.values()]
-    return statistics.median(taken) if taken else None
+def time_in_erm(row: Row, plain: Row) -> str:
+    """The time of a run in that of ERM's at the same commit: those were made in one sitting, as many at a time."""
+    ratios = []
+    for record in row.records.values():
+        theirs = [erm["seconds"] for erm in plain.records.values() if erm["commit"] == record["commit"]]
+        if theirs and "disturbed" not in record:
+            ratios.append(record["seconds"] / statistics.median(theirs))
+    return f"{statistics.median(ratios):.2f}" if ratios else "-"
 
 
 def published(recipe: Recipe, target: str) -> str:
@@ -200,12 +205,11 @@ def published(recipe: Recipe, target: str) -> str:
 
 def main_table(table: Sequence[Row]) -> list[str]:
     """The rows that were run; the names of the others."""
-    header = ["", *TARGETS, "average", "seeds", "seconds a run", "paper, average"]
-    body = []
-    for row in run(table):
-        taken = seconds(row)
-        words = "-" if taken is None else f"{taken:.0f}"
-        body.append([row.label, *accuracies(row), words, published(row.recipe, AVERAGE)])
+    header = ["", *TARGETS, "average", "seeds", "time, in ERM's", "paper, average"]
+    plain = next(row for row in table if row.label == "ERM")
+    body = [
+        [row.label, *accuracies(row), time_in_erm(row, plain), published(row.recipe, AVERAGE)] for row in run(table)
+    ]
     return [
         "Percent on the unseen domain; ± is the standard error over seeds, as DomainBed computes it (ddof 0). "
         "The average is over the seeds that have all four targets, counted beside it; in brackets other counts.",
@@ -220,7 +224,7 @@ def run(table: Sequence[Row]) -> list[Row]:
 
 def not_run(table: Sequence[Row]) -> list[str]:
     missing = [row.label for row in table if not row.records]
-    return ["", f"{MISSING.capitalize()} at this length: {', '.join(missing)}."] if missing else []
+    return ["", f"{MISSING.capitalize()} at this length: {'; '.join(missing)}."] if missing else []
 
 
 def paper_table(table: Sequence[Row]) -> list[str]:
@@ -294,10 +298,9 @@ def curvature_tables(table: Sequence[Row]) -> list[str]:
     if not places:
         return ["not yet measured on a seed and target that all methods share"]
     radii = there[next(iter(there))][places[0]]["rho"]
-    lines = [
-        f"Over {len(places)} runs a method: {', '.join(f'seed {seed} {target}' for seed, target in places)}. "
-        f"In brackets in how many of them C is the lowest of the {len(there)} methods."
-    ]
+    lines = [f"Of {', '.join(f'seed {seed} {target}' for seed, target in places)}."]
+    if len(places) > 1:
+        lines[0] += f" In brackets in how many of them C is the lowest of the {len(there)} methods."
     for split, words in SPLITS.items():
         body = []
         for label in measured:
@@ -310,7 +313,7 @@ def curvature_tables(table: Sequence[Row]) -> list[str]:
                 lowest = sum(
                     min(there, key=lambda other: there[other][place][split]["C"][at]) == label for place in places
                 )
-                cells.append(f"{statistics.fmean(mine):.2g} ({lowest})")
+                cells.append(f"{statistics.fmean(mine):.2g}" + (f" ({lowest})" if len(places) > 1 else ""))
             body.append([label, *cells])
         lines += ["", f"C on the {words} split:", *markdown(["", *(f"rho {rho:g}" for rho in radii)], body)]
     body = []
@@ -319,17 +322,18 @@ def curvature_tables(table: Sequence[Row]) -> list[str]:
             body.append([label, *[MISSING] * 4])
             continue
         found = [there[label][place] for place in places]
-        largest = [each["spectrum"]["eigenvalue"] for each in found if "eigenvalue" in each["spectrum"]]
+        spectra = [each["spectrum"] for each in found if "spectrum" in each]
         body.append(
             [
                 label,
-                cell_of(largest),
-                cell_of([each["spectrum"]["trace"] for each in found]),
+                cell_of([spectrum["eigenvalue"] for spectrum in spectra if "eigenvalue" in spectrum]),
+                cell_of([spectrum["trace"] for spectrum in spectra]),
                 cell_of([each["train"]["gradient_norm"] for each in found]),
                 cell_of([each["train"]["loss"] for each in found]),
             ]
         )
-    images = sorted({there[label][place]["spectrum"]["images"] for label in there for place in places})
+    measurements = [there[label][place] for label in there for place in places]
+    images = sorted({each["spectrum"]["images"] for each in measurements if "spectrum" in each})
     lines += ["", f"Eigenvalue of largest magnitude and trace on {'/'.join(map(str, images))} images of the source "]
     lines[-1] += "training split, gradient norm and loss on all of what C is measured on:"
     return [*lines, *markdown(["", "λ_max", "trace", "‖∇f‖", "f"], body), "", "The paper's C:", *paper_curvature()]
@@ -376,15 +380,24 @@ def parts_table(table: Sequence[Row], usual: Row, plain: Row) -> list[str]:
     minus = f"minus {usual.label}, pairs"
     header = ["", *TARGETS, "average", "seeds", minus, f"second half, {minus}", "pairs", "time, in ERM's"]
     body = []
-    erm = seconds(plain)
-    for row in table:
+    for row in run(table):
         found = gaps(row, usual)
         later = gaps(replace(row, read=second_half), replace(usual, read=second_half))
         gap = ["", "", ""] if row.recipe == usual.recipe else [paired(found), paired(later), str(len(found))]
-        taken = seconds(row)
-        ratio = f"{taken / erm:.2f}" if taken is not None and erm else "-"
-        body.append([row.label, *accuracies(row), *gap, ratio])
-    return markdown(header, body)
+        body.append([row.label, *accuracies(row), *gap, time_in_erm(row, plain)])
+    return [*markdown(header, body), *not_run(table)]
+
+
+def repeats_table(recipes: Sequence[Recipe], records: pacs_plan.Records) -> list[str]:
+    """The runs that were made twice: as they are, and as part of a longer one."""
+    body = []
+    for recipe in recipes:
+        again, before = records.get(recipe.run_id), pacs_plan.from_longer(recipe, records)
+        if again is not None and before is not None:
+            cells = [f"{read(record):.1f}" for read in (selected, second_half) for record in (before, again)]
+            body.append([name_of(recipe), str(recipe.seed), str(recipe.target), *cells])
+    header = ["", "seed", "target", "selected", "again", "second half", "again"]
+    return markdown(header, body) if body else [MISSING]
 
 
 def every_run(table: Sequence[Row]) -> list[str]:
@@ -437,6 +450,7 @@ def tables(records: pacs_plan.Records, phases: Mapping[str, Sequence[Recipe]]) -
         "settled parts": settled_table([plain, usual, *own], ("ERM", "MeCAM")),
         "search": search_table(records, phases["search"]),
         "curvature": curvature_tables(half),
+        "repeats": repeats_table(phases["half"], records),
         "steps": ["Runs of 5,000 steps:", *steps_table(long), "", "Runs of 2,000 steps:", *steps_table(three)],
         "parts": parts_table(parts, usual, plain),
         "beyond": parts_table(beyond, usual, plain),

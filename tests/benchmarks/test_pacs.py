@@ -75,6 +75,22 @@ def test_it_goes_on_where_it_stopped(drive: Drive, tmp_path: Path) -> None:
     assert listed.startswith("main: 2 of 2 runs done, 0 minutes to go")
 
 
+def test_weights_that_were_trained_elsewhere_are_measured_here(drive: Drive, tmp_path: Path) -> None:
+    few = ["--phases", "half", "--only", "method=erm", "averaging=none", "seed=0", "target=sketch", "optimizer=adam"]
+    out, kept = tmp_path / "pacs.json", ["--keep", str(tmp_path / "kept")]
+    drive(*few, *kept)
+    ((run_id, trained),) = read(out).items()
+    trained |= {"machine": "another", "commit": "another", "seconds": 1000.0}
+    out.write_text(json.dumps({run_id: trained}))
+    drive(*few, *kept, "--curvature", "--curvature-images", "6", "--spectrum-images", "0")
+    (measured,) = read(out).values()
+    found = measured.pop("curvature")
+    assert measured.pop("curvature_seconds") < 1000
+    assert measured == trained
+    assert found["machine"] != "another"
+    assert "spectrum" not in found
+
+
 def test_a_run_that_a_longer_one_holds_is_not_trained(drive: Drive, tmp_path: Path) -> None:
     few = ["--only", "optimizer=mecam", "method=erm", "averaging=none", "seed=0", "target=sketch"]
     reference = [*few, "virtual=mixstyle", "optimizer_settings.rho=0.1", "optimizer_settings.alpha=0.1"]

@@ -97,10 +97,10 @@ def test_accuracies_and_differences() -> None:
     main = table(found["main"])
     assert main["ERM"][:6] == ["80.0 ± 0.0"] * 5 + ["3"]
     # 81, 82, 83: a standard deviation (ddof 0) of 0.816 over the root of 3
-    assert main["MeCAM"][:7] == ["82.0 ± 0.5"] * 5 + ["3", "80"]
+    assert main["MeCAM"][:7] == ["82.0 ± 0.5"] * 5 + ["3", "2.00"]
     assert main["MeCAM"][7] == "88.3"
     assert set(main) == {"ERM", "MeCAM"}
-    assert found["main"][-1].startswith("Not run at this length: SAM, SAGM, ")
+    assert found["main"][-1].startswith("Not run at this length: SAM; SAGM; ")
     # twelve pairs, four each of 1, 2, 3: s = sqrt(8/11), t(11) = 2.200985; three seeds: s = 1, t(2) = 4.302653
     assert table(found["differences"])["MeCAM"] == [
         "+2.00 [+1.46, +2.54]", "12", "+2.00 [-0.48, +4.48]", "not run", "0", "-",
@@ -256,13 +256,48 @@ def test_curvature_is_compared_where_all_methods_have_it() -> None:
         if recipe.seed == 0 and recipe.target != "photo":
             records[recipe.run_id]["curvature"] = measured({"sketch": 4.0}.get(str(recipe.target), 0.4))
     lines = tables.tables(records, PHASES)["curvature"]
-    assert lines[0].startswith("Over 3 runs a method: seed 0 art_painting, seed 0 cartoon, seed 0 sketch. ")
+    assert lines[0].startswith("Of seed 0 art_painting, seed 0 cartoon, seed 0 sketch. In brackets ")
     # MeCAM: 0.4, 0.4 and 4 times ERM's
     assert "| ERM | 1 (1) | 2 (1) |" in lines
     assert "| MeCAM | 1.6 (2) | 3.2 (2) |" in lines
     assert "| SAM | not run | not run |" in lines
     assert "| MeCAM | 4.8 | 48 | 0.2 | 0.1 |" in lines
     assert "| MeCAM | 3.0e-4 | 7.5e-3 | 2.9e-2 | 1.2e-1 | 2.5 |" in lines  # the paper's
+    for recipe in of("half", "mecam"):  # of one run alone, without its spectrum
+        if recipe.target != "cartoon":
+            records[recipe.run_id].pop("curvature", None)
+        else:
+            records[recipe.run_id].get("curvature", {}).pop("spectrum", None)
+    lines = tables.tables(records, PHASES)["curvature"]
+    assert lines[0] == "Of seed 0 cartoon."
+    assert "| MeCAM | 0.4 | 0.8 |" in lines
+    assert "| MeCAM | not run | not run | 0.2 | 0.1 |" in lines
+
+
+def test_time_is_compared_with_erm_s_in_the_same_sitting() -> None:
+    records = main_records()
+    for recipe in of("main", "adam"):
+        records[recipe.run_id] |= {"seconds": 60.0, "commit": "later"} if recipe.seed else {}
+    seconds = [(90.0, "abc"), (150.0, "later"), (120.0, "unknown")]  # ERM: 40, 60, not there
+    for recipe in of("main", "mecam"):
+        taken, commit = seconds[recipe.seed]
+        records[recipe.run_id] |= {"seconds": taken, "commit": commit}
+    # 90 / 40 four times, 150 / 60 four times
+    assert table(tables.tables(records, PHASES)["main"])["MeCAM"][6] == "2.38"
+    for recipe in of("main", "mecam"):
+        if recipe.seed == 1:
+            records[recipe.run_id]["disturbed"] = "by another run"
+    assert table(tables.tables(records, PHASES)["main"])["MeCAM"][6] == "2.25"
+
+
+def test_runs_that_were_made_twice_are_shown_side_by_side() -> None:
+    records = main_records()
+    for recipe in of("half", "mecam"):
+        if (recipe.seed, recipe.target) == (1, "photo"):
+            records[recipe.run_id] = record(recipe, 0.7)
+    lines = tables.tables(records, PHASES)["repeats"]
+    assert "| MeCAM | 1 | photo | 82.0 | 70.0 | 82.0 | 70.0 |" in lines
+    assert len(lines) == 4  # and the header's three
 
 
 def test_words_around_the_tables_stay() -> None:

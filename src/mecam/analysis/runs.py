@@ -147,7 +147,7 @@ def virtual_domain_of(path: Path | str, objective: Objective) -> VirtualDomain |
 
 
 def _layout(device: torch.device) -> torch.memory_format:
-    """On a GPU convolutions in groups are slow in float32 if channels come last."""
+    """On a GPU depthwise convolutions in float32 are slower if channels come last: Lite0's gradient by half."""
     return torch.channels_last if device.type == "cpu" else torch.contiguous_format
 
 
