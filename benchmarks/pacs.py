@@ -172,7 +172,7 @@ def run(
     if known is None or "curvature" not in known:  # else it was trained again for its weights alone
         records[recipe.run_id] = record
         pacs_plan.save(records, options.out)
-    if wants_curvature(recipe, phase, options):
+    if wants_curvature(recipe, phase, options) and "curvature" not in (known or {}):
         start = time.perf_counter()
         record["curvature"] = {**curvature(folder, data, options), "machine": describe(options.device)}
         record["curvature_seconds"] = round(time.perf_counter() - start, 1)

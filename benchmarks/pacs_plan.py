@@ -78,15 +78,17 @@ def known(recipe: Recipe, records: Records) -> dict[str, Any] | None:
     return records.get(recipe.run_id) or from_longer(recipe, records)
 
 
-def from_longer(recipe: Recipe, records: Records) -> dict[str, Any] | None:
-    """What the shortest longer run of the same recipe says of a run."""
+def from_longer(recipe: Recipe, records: Records, commit: str | None = None) -> dict[str, Any] | None:
+    """What the shortest longer run of the same recipe, if need be at this commit, says of a run."""
     if (recipe.method, recipe.averaging, recipe.selection) != ("erm", "none", "validation"):
         return None  # anneals and averages may go by the length of the run
     lengths = {record["recipe"].get("steps", Recipe.steps) for record in records.values()}
     for steps in sorted(length for length in lengths if length > recipe.steps):
         longer = records.get(replace(recipe, steps=steps).run_id)
-        if longer is not None:
-            return cut(longer, recipe.steps)
+        if longer is not None and commit in (None, longer["commit"]):
+            shorter = cut(longer, recipe.steps)
+            if shorter is not None:
+                return shorter
     return None
 
 

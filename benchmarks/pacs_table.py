@@ -187,10 +187,14 @@ def paired(found: Sequence[float]) -> str:
 
 
 def time_in_erm(row: Row, plain: Row) -> str:
-    """The time of a run in that of ERM's at the same commit: those were made in one sitting, as many at a time."""
+    """The time of a run in that of ERM's at the same commit: those were made in one sitting, as many at a time.
+
+    Runs that had to share the device with something else are left out, and those of a commit without ERM.
+    """
     ratios = []
+    usable = [record for record in plain.records.values() if "disturbed" not in record]
     for record in row.records.values():
-        theirs = [erm["seconds"] for erm in plain.records.values() if erm["commit"] == record["commit"]]
+        theirs = [erm["seconds"] for erm in usable if erm["commit"] == record["commit"]]
         if theirs and "disturbed" not in record:
             ratios.append(record["seconds"] / statistics.median(theirs))
     return f"{statistics.median(ratios):.2f}" if ratios else "-"
@@ -389,15 +393,21 @@ def parts_table(table: Sequence[Row], usual: Row, plain: Row) -> list[str]:
 
 
 def repeats_table(recipes: Sequence[Recipe], records: pacs_plan.Records) -> list[str]:
-    """The runs that were made twice: as they are, and as part of a longer one."""
-    body = []
+    """The runs that were made twice, once as part of a longer one: how many at one commit, and the others."""
+    equal, compared, body = 0, 0, []
     for recipe in recipes:
-        again, before = records.get(recipe.run_id), pacs_plan.from_longer(recipe, records)
-        if again is not None and before is not None:
+        again = records.get(recipe.run_id)
+        if again is None:
+            continue
+        if (before := pacs_plan.from_longer(recipe, records, again["commit"])) is not None:
+            compared += 1
+            equal += before["history"] == again["history"]
+        elif (before := pacs_plan.from_longer(recipe, records)) is not None:
             cells = [f"{read(record):.1f}" for read in (selected, second_half) for record in (before, again)]
-            body.append([name_of(recipe), str(recipe.seed), str(recipe.target), *cells])
-    header = ["", "seed", "target", "selected", "again", "second half", "again"]
-    return markdown(header, body) if body else [MISSING]
+            body.append([name_of(recipe), str(recipe.steps), str(recipe.seed), str(recipe.target), *cells])
+    header = ["", "steps", "seed", "target", "selected", "again", "second half", "again"]
+    lines = [f"At one commit: {compared} runs, {equal} of which agree in every digit of every evaluation."]
+    return [*lines, *(["", "At two commits:", *markdown(header, body)] if body else [])]
 
 
 def every_run(table: Sequence[Row]) -> list[str]:
@@ -450,7 +460,7 @@ def tables(records: pacs_plan.Records, phases: Mapping[str, Sequence[Recipe]]) -
         "settled parts": settled_table([plain, usual, *own], ("ERM", "MeCAM")),
         "search": search_table(records, phases["search"]),
         "curvature": curvature_tables(half),
-        "repeats": repeats_table(phases["half"], records),
+        "repeats": repeats_table([*phases["search"], *phases["half"]], records),
         "steps": ["Runs of 5,000 steps:", *steps_table(long), "", "Runs of 2,000 steps:", *steps_table(three)],
         "parts": parts_table(parts, usual, plain),
         "beyond": parts_table(beyond, usual, plain),

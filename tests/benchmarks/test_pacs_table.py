@@ -292,12 +292,16 @@ def test_time_is_compared_with_erm_s_in_the_same_sitting() -> None:
 
 def test_runs_that_were_made_twice_are_shown_side_by_side() -> None:
     records = main_records()
-    for recipe in of("half", "mecam"):
-        if (recipe.seed, recipe.target) == (1, "photo"):
-            records[recipe.run_id] = record(recipe, 0.7)
+    short = next(recipe for recipe in of("half", "mecam") if (recipe.seed, recipe.target) == (1, "photo"))
+    records[short.run_id] = {**record(short, 0.7), "commit": "later"}
+    same = next(recipe for recipe in of("half", "adam") if (recipe.seed, recipe.target) == (0, "photo"))
+    held = pacs_plan.from_longer(same, records)
+    assert held is not None
+    records[same.run_id] = held
     lines = tables.tables(records, PHASES)["repeats"]
-    assert "| MeCAM | 1 | photo | 82.0 | 70.0 | 82.0 | 70.0 |" in lines
-    assert len(lines) == 4  # and the header's three
+    assert lines[0] == "At one commit: 1 runs, 1 of which agree in every digit of every evaluation."
+    assert lines[-1] == "| MeCAM | 1000 | 1 | photo | 82.0 | 70.0 | 82.0 | 70.0 |"
+    assert sum(line.startswith(("| MeCAM", "| ERM")) for line in lines) == 1
 
 
 def test_words_around_the_tables_stay() -> None:
