@@ -60,7 +60,12 @@ def main() -> None:
     lines = heading("What MeCAM's perturbed passes add to the gradient", options.device, facts)
     for path in options.runs:
         whole = objective_of(
-            path, limit=options.batch * options.batches, batch=options.batch, device=options.device, mixed=True
+            path,
+            limit=options.batch * options.batches,
+            batch=options.batch,
+            device=options.device,
+            dtype=torch.float64 if options.double else torch.float32,
+            mixed=True,
         )
         virtual = virtual_domain_of(path, whole)
         if virtual is None:
@@ -79,6 +84,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("runs", nargs="+", type=Path, help="folders of finished runs")
     parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--batch", type=int, default=96, help="images, as many of each source domain")
+    parser.add_argument("--double", action="store_true", help="in float64, to see what is rounding")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path)
     return parser.parse_args()
