@@ -286,6 +286,7 @@ def landscapes(runs: Mapping[str, Path], data: DomainSet, options: argparse.Name
             dimensions=dimensions,
             images=options.landscape_images,
             steps=options.landscape_steps if dimensions == 2 else 2 * options.landscape_steps - 1,
+            radius=options.landscape_radius,
             device=options.device,
             data=data,
         )
@@ -376,6 +377,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--landscapes", metavar="TARGET", help="of ERM, SAM and MeCAM on this target")
     parser.add_argument("--landscape-seed", type=int, default=0)
     parser.add_argument("--landscape-steps", type=int, default=25)
+    parser.add_argument("--landscape-radius", type=float, default=1.0, help="in filter-normalised directions")
     parser.add_argument("--landscape-images", type=int, default=compare_landscapes.IMAGES)
     parser.add_argument("--figures", type=Path, default=Path("figures"))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

@@ -160,7 +160,7 @@ def test_what_is_asked_for_wrongly_is_refused(
 
 def test_landscapes_are_drawn_of_three_runs(drive: Drive, tmp_path: Path) -> None:
     few = ["--phases", "main", "--only", "method=erm", "averaging=none", "seed=0", "target=sketch"]
-    options = ["--landscapes", "sketch", "--landscape-steps", "3", "--landscape-images", "4"]
+    options = ["--landscapes", "sketch", "--landscape-steps", "3", "--landscape-images", "4", "--landscape-radius", "0.5"]
     drive(*few, "optimizer=sam")
     (known,) = read(tmp_path / "pacs.json").values()
     known["curvature"] = {"of": "weights that were not kept"}
@@ -174,4 +174,5 @@ def test_landscapes_are_drawn_of_three_runs(drive: Drive, tmp_path: Path) -> Non
     numbers = read(tmp_path / "figures" / "landscapes.json")
     assert list(numbers) == [f"{name}, {d}-D" for d in (1, 2) for name in ("ERM", "SAM", "MeCAM")]
     assert len(numbers["SAM, 1-D"]["loss"][0]) == 5
+    assert numbers["SAM, 2-D"]["x"] == [-0.5, 0.0, 0.5]
     assert numbers["SAM, 1-D"]["loss"][0][2] == pytest.approx(numbers["SAM, 2-D"]["loss"][1][1], rel=1e-3)
