@@ -160,7 +160,8 @@ def test_what_is_asked_for_wrongly_is_refused(
 
 def test_landscapes_are_drawn_of_three_runs(drive: Drive, tmp_path: Path) -> None:
     few = ["--phases", "main", "--only", "method=erm", "averaging=none", "seed=0", "target=sketch"]
-    options = ["--landscapes", "sketch", "--landscape-steps", "3", "--landscape-images", "4", "--landscape-radius", "0.5"]
+    options = ["--landscapes", "sketch", "--landscape-steps", "3", "--landscape-images", "4"]
+    options += ["--landscape-radius", "0.5"]
     drive(*few, "optimizer=sam")
     (known,) = read(tmp_path / "pacs.json").values()
     known["curvature"] = {"of": "weights that were not kept"}
