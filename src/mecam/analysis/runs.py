@@ -147,7 +147,10 @@ def virtual_domain_of(path: Path | str, objective: Objective) -> VirtualDomain |
 
 
 def _layout(device: torch.device) -> torch.memory_format:
-    """On a GPU depthwise convolutions in float32 are slower if channels come last: Lite0's gradient by half."""
+    """On a GPU depthwise convolutions in float32 are slower if channels come last: Lite0's gradient by half.
+
+    Networks without such convolutions were not compared.
+    """
     return torch.channels_last if device.type == "cpu" else torch.contiguous_format
 
 
