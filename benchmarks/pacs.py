@@ -134,7 +134,7 @@ def says(text: str, value: Any) -> bool:
 def is_complete(recipe: Recipe, phase: str, options: argparse.Namespace, records: pacs_plan.Records, out: Path) -> bool:
     """Whether all that is asked of a run is there: its record, its curvature, its weights for a landscape."""
     record = pacs_plan.known(recipe, records)
-    if record is None or (wants_curvature(recipe, phase, options) and "curvature" not in record):
+    if record is None or (wants_curvature(recipe, phase, options) and lacking(record, options)):
         return False
     return not wants_landscape(recipe, phase, options) or RunFolder(out / recipe.run_id).is_done()
 
@@ -143,6 +143,13 @@ def wants_curvature(recipe: Recipe, phase: str, options: argparse.Namespace) -> 
     plain = recipe.method == "erm" and recipe.averaging == "none" and phase in pacs_plan.TABLES
     asked = recipe.seed in options.curvature and (recipe.target in (options.curvature_target or [recipe.target]))
     return plain and recipe.optimizer in pacs_plan.CURVED and asked
+
+
+def lacking(record: Mapping[str, Any], options: argparse.Namespace) -> list[str]:
+    """What is asked of a run's curvature and was not measured yet."""
+    found = record.get("curvature", {})
+    lacks_spectrum = options.spectrum_images and "spectrum" not in found
+    return [*(["C"] if not found else []), *(["spectrum"] if lacks_spectrum else [])]
 
 
 def wants_landscape(recipe: Recipe, phase: str, options: argparse.Namespace) -> bool:
@@ -154,6 +161,7 @@ def run(
     recipe: Recipe, phase: str, options: argparse.Namespace, data: DomainSet, out: Path, records: pacs_plan.Records
 ) -> None:
     """Train, measure, and keep what came out of it."""
+    measure = wants_curvature(recipe, phase, options)
     known = records.get(recipe.run_id)
     there = known is not None and RunFolder(out / recipe.run_id).is_done()
     start = time.perf_counter()
@@ -169,14 +177,15 @@ def run(
     }
     if known is not None and there:  # trained before, perhaps elsewhere, and its weights kept
         record = dict(known)
-    if known is None or "curvature" not in known:  # else it was trained again for its weights alone
-        records[recipe.run_id] = record
-        pacs_plan.save(records, options.out)
-    if wants_curvature(recipe, phase, options) and "curvature" not in (known or {}):
+    elif known is not None and "curvature" in known and not (measure and lacking(known, options)):
+        record = known  # trained again for its weights alone
+    records[recipe.run_id] = record
+    pacs_plan.save(records, options.out)
+    if measure and (parts := lacking(record, options)):
         start = time.perf_counter()
-        record["curvature"] = {**curvature(folder, data, options), "machine": describe(options.device)}
-        record["curvature_seconds"] = round(time.perf_counter() - start, 1)
-        records[recipe.run_id] = record
+        found = curvature(folder, data, options, parts)
+        record["curvature"] = {**record.get("curvature", {}), **found}
+        record["curvature_seconds"] = round(record.get("curvature_seconds", 0.0) + time.perf_counter() - start, 1)
         pacs_plan.save(records, options.out)
     target = record["target_accuracy"]
     print(f"{phase}: {recipe.run_id}: {100 * target:.2f} % on the target, {record['seconds']:.1f} s", flush=True)
@@ -215,12 +224,23 @@ def significant(value: float) -> float:
     return float(f"{value:.5g}")
 
 
-def curvature(folder: RunFolder, data: DomainSet, options: argparse.Namespace) -> dict[str, Any]:
-    """The paper's metric on each split, and eigenvalue and trace on a sample of the training split; in float32."""
+def curvature(folder: RunFolder, data: DomainSet, options: argparse.Namespace, parts: Sequence[str]) -> dict[str, Any]:
+    """The paper's metric on each split, eigenvalue and trace on a sample of the training split; in float32."""
     common: dict[str, Any] = {"device": options.device, "data": data}
+    machine = describe(options.device)
+    found: dict[str, Any] = {}
+    if "C" in parts:
+        found = {"rho": list(curvatures.RADII), **metric(folder, options, **common), "machine": machine}
+    if "spectrum" in parts:
+        found["spectrum"] = {**sampled_spectrum(folder, options, **common), "machine": machine}
+    return found
+
+
+def metric(folder: RunFolder, options: argparse.Namespace, **common: Any) -> dict[str, Any]:
+    """The paper's C and what it is made of, by split."""
+    found: dict[str, Any] = {}
     if options.device != "cpu":
         common["batch"] = BATCH
-    found: dict[str, Any] = {"rho": list(curvatures.RADII)}
     for split in PARTS:
         objective = objective_of(folder.path, split, limit=options.curvature_images, **common)
         objective.batches = list(objective.batches)  # ready on the device for all passes
@@ -232,14 +252,16 @@ def curvature(folder: RunFolder, data: DomainSet, options: argparse.Namespace) -
             "C": [significant(each.curvature) for each in at.at],
             "numerator": [significant(each.numerator) for each in at.at],
         }
-    if not options.spectrum_images:
-        return found
-    if "batch" in common:
+    return found
+
+
+def sampled_spectrum(folder: RunFolder, options: argparse.Namespace, **common: Any) -> dict[str, Any]:
+    if options.device != "cpu":
         common["batch"] = BATCH // 2  # a second backward holds several times what a first one does
     objective = objective_of(folder.path, "train", limit=options.spectrum_images, **common)
     objective.batches = list(objective.batches)
     trace = spectrum.trace(objective, draws=DRAWS)
-    found["spectrum"] = {
+    found = {
         "images": trace.samples,
         "trace": significant(trace.estimate),
         "trace_error": significant(trace.standard_error),
@@ -250,7 +272,7 @@ def curvature(folder: RunFolder, data: DomainSet, options: argparse.Namespace) -
     except ImportError as error:
         print(f"no largest eigenvalue: {error}")
     else:
-        found["spectrum"] |= {"eigenvalue": significant(eigenvalues.values[0]), "tolerance": TOLERANCE}
+        found |= {"eigenvalue": significant(eigenvalues.values[0]), "tolerance": TOLERANCE}
     return found
 
 

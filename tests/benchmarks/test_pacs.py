@@ -90,6 +90,17 @@ def test_weights_that_were_trained_elsewhere_are_measured_here(drive: Drive, tmp
     assert found["machine"] != "another"
     assert "spectrum" not in found
 
+    ((_, before),) = read(out).items()
+    drive(*few, *kept, "--curvature", "--curvature-images", "12", "--spectrum-images", "4")  # what is there stays
+    (after,) = read(out).values()
+    spectrum = after["curvature"].pop("spectrum")
+    assert spectrum["images"] == 4
+    assert spectrum["machine"] == found["machine"]
+    assert after["curvature"] == before["curvature"]
+    assert after.pop("curvature_seconds") >= before.pop("curvature_seconds")
+    assert after == before
+    assert "% on the target" not in drive(*few, *kept, "--curvature", "--spectrum-images", "4")
+
 
 def test_a_run_that_a_longer_one_holds_is_not_trained(drive: Drive, tmp_path: Path) -> None:
     few = ["--only", "optimizer=mecam", "method=erm", "averaging=none", "seed=0", "target=sketch"]
