@@ -9,6 +9,8 @@ On batches as in training, but for augmentation and dropout: how far what MeCAM 
 - the meta pass alone:    beta ‖∇m(θ−δ) − ∇f(θ)‖
 - both gaps:              ‖alpha ∇f(θ+δ) + beta ∇m(θ−δ) − (alpha + beta) ∇f(θ)‖
 
+The last row is of losses: what ThinMeCAM's gate looks at, (alpha (f(θ+δ) − f(θ)) + beta (m(θ−δ) − f(θ))) / f(θ).
+
 Where an expansion in rho holds, the first grows like rho, and the second, with alpha = beta, like rho².
 """
 
@@ -27,12 +29,12 @@ from mecam.virtual import VirtualDomain
 
 RADII = (0.01, 0.05, 0.1, 0.2)
 WEIGHT = 0.1  # alpha and beta
-ROWS = ("SAM's gap alone", "no virtual domain", "the meta pass alone", "both gaps")
+ROWS = ("SAM's gap alone", "no virtual domain", "the meta pass alone", "both gaps", "both gaps of the loss, in f")
 
 
 def changes(objective: Objective, virtual: VirtualDomain) -> dict[float, list[float]]:
-    """By rho, each row's distance from ∇f, in ‖∇f‖."""
-    here = objective.gradient()
+    """By rho, each row's distance from ∇f, in ‖∇f‖, and the loss's gaps, in f."""
+    f, here = objective.value_and_gradient()
     length = norm(here)
 
     def minus_here(there: Direction) -> list[torch.Tensor]:
@@ -43,12 +45,15 @@ def changes(objective: Objective, virtual: VirtualDomain) -> dict[float, list[fl
 
     found = {}
     for rho in RADII:
-        up = minus_here(objective.gradient(here, rho / length))
+        f_up, g_up = objective.value_and_gradient(here, rho / length)
+        up = minus_here(g_up)
         down = minus_here(objective.gradient(here, -rho / length))
         with virtual.active():
-            meta = minus_here(objective.gradient(here, -rho / length))
+            m_down, g_down = objective.value_and_gradient(here, -rho / length)
+        meta = minus_here(g_down)
         together = [list(torch._foreach_add(up, other)) for other in (down, meta)]
-        found[rho] = [size(up), size(together[0]), size(meta), size(together[1])]
+        gap = WEIGHT * (f_up + m_down - 2 * f) / f
+        found[rho] = [size(up), size(together[0]), size(meta), size(together[1]), gap]
     return found
 
 

@@ -340,7 +340,30 @@ def curvature_tables(table: Sequence[Row]) -> list[str]:
     images = sorted({each["spectrum"]["images"] for each in measurements if "spectrum" in each})
     lines += ["", f"Eigenvalue of largest magnitude and trace on {'/'.join(map(str, images))} images of the source "]
     lines[-1] += "training split, gradient norm and loss on all of what C is measured on:"
-    return [*lines, *markdown(["", "λ_max", "trace", "‖∇f‖", "f"], body), "", "The paper's C:", *paper_curvature()]
+    lines += [*markdown(["", "λ_max", "trace", "‖∇f‖", "f"], body), "", "The paper's C:", *paper_curvature()]
+    return [*lines, *more_places(there, places)]
+
+
+def more_places(measured: Mapping[str, Mapping[Place, Mapping[str, Any]]], shared: Sequence[Place]) -> list[str]:
+    """Each measurement of the methods that have more of them than all share."""
+    more = {label: found for label, found in measured.items() if len(found) > len(shared)}
+    lines = []
+    for split, words in SPLITS.items() if more else ():
+        body, radii = [], []
+        for place in sorted(set().union(*more.values())):
+            for label, found in more.items():
+                if place not in found:
+                    continue
+                at, radii = found[place][split], found[place]["rho"]
+                spectrum = found[place].get("spectrum", {})
+                numbers = [*at["C"], at["gradient_norm"], at["loss"]]
+                sizes = [cell_of([spectrum[name]] if name in spectrum else []) for name in ("eigenvalue", "trace")]
+                sizes = sizes if split == "train" else []
+                body.append([f"seed {place[0]} {place[1]}", label, *(f"{number:.2g}" for number in numbers), *sizes])
+        header = ["", "", *(f"rho {rho:g}" for rho in radii), "‖∇f‖", "f"]
+        header += ["λ_max", "trace"] if split == "train" else []
+        lines += ["", f"C of {', '.join(more)}, run by run, on the {words} split:", *markdown(header, body)]
+    return lines
 
 
 def cell_of(values: Sequence[float]) -> str:
@@ -358,25 +381,33 @@ def selected_until(record: Mapping[str, Any], length: int) -> float | None:
     return None if record["history"][-1][0] < length else 100.0 * pacs_plan.selected_until(record, length)[3]
 
 
+def shared_targets(table: Sequence[Row]) -> list[str]:
+    """The targets that every row was run on which was run at all."""
+    of_rows = [{target for _, target in row.records} for row in run(table)]
+    return [target for target in TARGETS if of_rows and all(target in of_row for of_row in of_rows)]
+
+
 def against_steps(table: Sequence[Row]) -> dict[str, dict[int, list[float]]]:
-    """By method and length, the averages over targets of each seed that has all targets."""
+    """By method and length, the averages over the targets that all have, of each seed that has these."""
     found: dict[str, dict[int, list[float]]] = {}
-    for row in table:
+    targets = shared_targets(table)
+    for row in table if targets else ():
         for length in LENGTHS:
             at = {place: selected_until(record, length) for place, record in row.records.items()}
             for seed in sorted({seed for seed, _ in at}):
-                values = [at.get((seed, target)) for target in TARGETS]
+                values = [at.get((seed, target)) for target in targets]
                 known = [value for value in values if value is not None]
-                if len(known) == len(TARGETS):
+                if len(known) == len(targets):
                     found.setdefault(row.label, {}).setdefault(length, []).append(statistics.fmean(known))
     return found
 
 
 def steps_table(table: Sequence[Row]) -> list[str]:
-    found = against_steps(table)
+    found, targets = against_steps(table), shared_targets(table)
+    words = "average" if targets == list(TARGETS) else " and ".join(targets) or MISSING
     lengths = [length for length in LENGTHS if length <= table[0].recipe.steps]
     body = [[row.label, *(cell(found.get(row.label, {}).get(length, [])) for length in lengths)] for row in table]
-    return markdown(["average, steps up to", *map(str, lengths)], body)
+    return markdown([f"{words}, steps up to", *map(str, lengths)], body)
 
 
 def parts_table(table: Sequence[Row], usual: Row, plain: Row) -> list[str]:
@@ -394,20 +425,29 @@ def parts_table(table: Sequence[Row], usual: Row, plain: Row) -> list[str]:
 
 def repeats_table(recipes: Sequence[Recipe], records: pacs_plan.Records) -> list[str]:
     """The runs that were made twice, once as part of a longer one: how many at one commit, and the others."""
-    equal, compared, body = 0, 0, []
+    equal, compared, across, body = 0, 0, 0, []
     for recipe in recipes:
-        again = records.get(recipe.run_id)
-        if again is None:
+        alone = records.get(recipe.run_id)
+        if alone is None:
             continue
-        if (before := pacs_plan.from_longer(recipe, records, again["commit"])) is not None:
+        if (longer := pacs_plan.from_longer(recipe, records, alone["commit"])) is not None:
             compared += 1
-            equal += before["history"] == again["history"]
-        elif (before := pacs_plan.from_longer(recipe, records)) is not None:
-            cells = [f"{read(record):.1f}" for read in (selected, second_half) for record in (before, again)]
+            equal += longer["history"] == alone["history"]
+        elif (longer := pacs_plan.from_longer(recipe, records)) is not None:
+            across += longer["history"] == alone["history"]
+            cells = [f"{read(record):.1f}" for read in (selected, second_half) for record in (longer, alone)]
             body.append([name_of(recipe), str(recipe.steps), str(recipe.seed), str(recipe.target), *cells])
-    header = ["", "steps", "seed", "target", "selected", "again", "second half", "again"]
+    columns = (f"{what}, {where}" for what in ("selected", "second half") for where in ("in the longer", "alone"))
+    header = ["", "steps", "seed", "target", *columns]
     lines = [f"At one commit: {compared} runs, {equal} of which agree in every digit of every evaluation."]
-    return [*lines, *(["", "At two commits:", *markdown(header, body)] if body else [])]
+    return [
+        *lines,
+        *(
+            ["", f"At two commits, {across} of {len(body)} agree in every digit:", *markdown(header, body)]
+            if body
+            else []
+        ),
+    ]
 
 
 def every_run(table: Sequence[Row]) -> list[str]:
@@ -460,7 +500,7 @@ def tables(records: pacs_plan.Records, phases: Mapping[str, Sequence[Recipe]]) -
         "settled parts": settled_table([plain, usual, *own], ("ERM", "MeCAM")),
         "search": search_table(records, phases["search"]),
         "curvature": curvature_tables(half),
-        "repeats": repeats_table([*phases["search"], *phases["half"]], records),
+        "repeats": repeats_table([*phases["search"], *phases["half"], *phases["main"]], records),
         "steps": ["Runs of 5,000 steps:", *steps_table(long), "", "Runs of 2,000 steps:", *steps_table(three)],
         "parts": parts_table(parts, usual, plain),
         "beyond": parts_table(beyond, usual, plain),
@@ -488,11 +528,11 @@ def put(page: str, found: Mapping[str, Sequence[str]]) -> str:
 
 
 def draw(table: Sequence[Row], path: Path) -> None:
-    """Average accuracy against the length of training."""
+    """Accuracy, averaged over targets, against the length of training."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.add_subplot(xlabel="steps", ylabel="average accuracy on the unseen domain, %")
+    axes = figure.add_subplot(xlabel="steps", ylabel=f"accuracy on {', '.join(shared_targets(table))}, %")
     for label, at in against_steps(table).items():
         axes.plot(list(at), [statistics.fmean(values) for values in at.values()], marker="o", markersize=3, label=label)
     if axes.lines:

@@ -242,6 +242,19 @@ def test_what_a_shorter_run_would_have_selected() -> None:
     ]  # fmt: skip
 
 
+def test_accuracy_against_steps_is_of_the_targets_that_all_have() -> None:
+    long = tables.rows(PHASES["long"], {}, tables.name_of)
+    assert table(tables.steps_table(long))["ERM"][0] == "not run"
+    records = {
+        recipe.run_id: record(recipe, 0.8) | {"history": [[100, 0.5, 0.3, 0.2 if recipe.target == "sketch" else 0.9]]}
+        for recipe in PHASES["long"]
+        if recipe.target == "sketch" or recipe.optimizer == "sam"
+    }
+    lines = tables.steps_table(tables.rows(PHASES["long"], records, tables.name_of))
+    assert lines[1].startswith("| sketch, steps up to | 100 |")
+    assert table(lines)["SAM"][0] == table(lines)["ERM"][0] == "20.0"
+
+
 def measured(scale: float) -> dict[str, Any]:
     split = {"images": 10, "loss": 0.1, "gradient_norm": 0.2, "C": [scale * rho for rho in (1, 2)], "numerator": [0, 0]}
     spectrum = {"images": 5, "trace": 30 * scale, "eigenvalue": 3 * scale}
@@ -271,6 +284,8 @@ def test_curvature_is_compared_where_all_methods_have_it() -> None:
     lines = tables.tables(records, PHASES)["curvature"]
     assert lines[0] == "Of seed 0 cartoon."
     assert "| MeCAM | 0.4 | 0.8 |" in lines
+    assert "C of ERM, run by run, on the unseen target split:" in lines  # which has more than that one
+    assert "| seed 2 sketch | ERM | 1 | 2 | 0.2 | 0.1 | 3 | 30 |" in lines
     assert "| MeCAM | not run | not run | 0.2 | 0.1 |" in lines
 
 
