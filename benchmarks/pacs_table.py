@@ -440,14 +440,9 @@ def repeats_table(recipes: Sequence[Recipe], records: pacs_plan.Records) -> list
     columns = (f"{what}, {where}" for what in ("selected", "second half") for where in ("in the longer", "alone"))
     header = ["", "steps", "seed", "target", *columns]
     lines = [f"At one commit: {compared} runs, {equal} of which agree in every digit of every evaluation."]
-    return [
-        *lines,
-        *(
-            ["", f"At two commits, {across} of {len(body)} agree in every digit:", *markdown(header, body)]
-            if body
-            else []
-        ),
-    ]
+    if body:
+        lines += ["", f"At two commits, {across} of {len(body)} agree in every digit:", *markdown(header, body)]
+    return lines
 
 
 def every_run(table: Sequence[Row]) -> list[str]:
