@@ -74,6 +74,20 @@ def test_bf16_autocast_trains(method: type[SharpnessAware]) -> None:
     assert all(p.dtype == torch.float32 for p in model.parameters())
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_autocast_around_all_steps_is_autocast_in_the_closure(method: type[SharpnessAware]) -> None:
+    """A region keeps its copies of the weights until it ends, though these move from pass to pass."""
+    inside, around = network(dtype=torch.float32), network(dtype=torch.float32)
+    optimizer = build(method, inside)
+    for _ in range(3):
+        optimizer.step(closure_for(optimizer, inside, autocast=torch.bfloat16))
+    optimizer = build(method, around)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for _ in range(3):
+            optimizer.step(closure_for(optimizer, around, autocast=torch.bfloat16))
+    assert_same(inside.state_dict(), around.state_dict())
+
+
 @pytest.mark.parametrize("method", [SAM, MeCAM])
 def test_fp16_autocast_with_a_scaler_trains(method: type[SharpnessAware]) -> None:
     torch.manual_seed(0)

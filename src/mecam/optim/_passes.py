@@ -98,7 +98,7 @@ class Passes:
 
     def restore(self) -> None:
         """Weights and buffers as a plain pass would have left them."""
-        self._move_back()
+        self._move(None)
         self._weights = None
         self.buffers.restore()
 
@@ -109,6 +109,8 @@ class Passes:
             if self._weights is None:
                 self._weights = self.space.weights().copy()
             offset.add_to_weights()
+        # an autocast region around the whole step would reuse its copies of the weights from the pass before
+        torch.clear_autocast_cache()
 
     def _move_back(self) -> None:
         if self._weights is None:
