@@ -276,3 +276,29 @@ def test_a_kept_gradient_is_no_alias_of_memory_that_the_next_pass_fills() -> Non
         optimizer.step(closure)
         reference.step(closure_for(reference, other, X, Y))
     assert torch.equal(flatten(parameters), flatten(list(other.parameters())))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_gradients_that_share_memory_count_once_each(method: type[SharpnessAware]) -> None:
+    """torch.autograd.grad hands out one tensor for both terms of a sum, and an expanded one for a plain sum."""
+    found = []
+    for copied in (True, False):
+        torch.manual_seed(4)
+        square, row, added = (torch.randn(size, dtype=torch.float64, requires_grad=True) for size in ((2, 3), 6, 3))
+        parameters = [square, row, added]
+        optimizer = method(parameters, torch.optim.SGD, lr=0.1)
+
+        def closure(
+            optimizer: SharpnessAware = optimizer, parameters: list[Tensor] = parameters, copied: bool = copied
+        ) -> Tensor:
+            optimizer.zero_grad()
+            square, row, added = parameters
+            loss = (square + row.view(2, 3)).pow(4).sum() + added.sum()
+            for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+                parameter.grad = gradient.clone() if copied else gradient
+            return loss
+
+        for _ in range(3):
+            optimizer.step(closure)
+        found.append(flatten(parameters))
+    assert torch.equal(*found)

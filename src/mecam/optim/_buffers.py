@@ -129,15 +129,16 @@ def _alike(buffers: Iterable[Tensor | None]) -> list[list[Tensor]]:
     """The buffers by device and dtype, as foreach kernels want them; without those that nobody can write to."""
     kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for buffer in buffers:
-        if buffer is not None and not _is_expanded(buffer):
+        if buffer is not None and not is_expanded(buffer):
             kinds.setdefault((buffer.device, buffer.dtype), []).append(buffer)
     return list(kinds.values())
 
 
-def _is_expanded(buffer: Tensor) -> bool:
-    if buffer.layout != torch.strided or 0 not in buffer.stride():
+def is_expanded(tensor: Tensor) -> bool:
+    """Whether entries share memory, so that nobody can write to it in place."""
+    if tensor.layout != torch.strided or 0 not in tensor.stride():
         return False
-    return any(stride == 0 and size > 1 for stride, size in zip(buffer.stride(), buffer.shape, strict=True))
+    return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
 
 
 def _anything_compiled() -> bool:

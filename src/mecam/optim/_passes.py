@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
-from mecam.optim._buffers import Buffers
+from mecam.optim._buffers import Buffers, is_expanded
 from mecam.optim._noise import RandomState
 from mecam.optim._shards import is_distributed, local, split_like
 from mecam.optim.vector import Scalar, Space, Vector, is_finite
@@ -128,7 +128,8 @@ class Passes:
                 self.after_first()
         else:
             self.buffers.require_all_seen(p for p in self.space.parameters if p.grad is not None)
-        gradient = self.space.vector(_own_gradient)
+        taken: set[int] = set()
+        gradient = self.space.vector(lambda parameter: _own_gradient(parameter, taken))
         if self.unscale is not None:
             gradient = (self.unscale * gradient).collapse(into=gradient)
             self.finite = is_finite(gradient) if self.finite is None else self.finite & is_finite(gradient)
@@ -179,8 +180,8 @@ def _version(tensor: Tensor) -> int:
     return local(tensor)._version
 
 
-def _own_gradient(parameter: Tensor) -> Tensor | None:
-    """The parameter's gradient as a tensor that no later backward overwrites."""
+def _own_gradient(parameter: Tensor, taken: set[int]) -> Tensor | None:
+    """The parameter's gradient as a tensor that no later backward overwrites; `taken`: where those before it lie."""
     gradient = parameter.grad
     if gradient is None:
         return None
@@ -190,5 +191,10 @@ def _own_gradient(parameter: Tensor) -> Tensor | None:
         parameter.grad = gradient = split_like(gradient, parameter)
         return gradient.detach()
     gradient = gradient.detach() if gradient.requires_grad else gradient
+    # torch.autograd.grad gives one tensor to both terms of a sum, and one number to all of a sum's entries
+    if gradient.data_ptr() in taken or is_expanded(gradient):
+        parameter.grad = gradient = gradient.clone()
+    if gradient.numel():
+        taken.add(gradient.data_ptr())
     # DDP with gradient_as_bucket_view hands out views into its buckets and fills these again in the next pass
     return gradient.clone() if gradient._is_view() else gradient
