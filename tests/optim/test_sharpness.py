@@ -106,6 +106,29 @@ class TestParameters:
         assert unused not in optimizer.state
 
     @pytest.mark.parametrize("method", METHODS)
+    def test_a_parameter_used_in_some_steps_only(self, method: type[SharpnessAware]) -> None:
+        """As a head of its own for each task: without a gradient it is not moved, for all that is kept of it."""
+        model, head = network(), nn.Parameter(torch.ones(3, dtype=torch.float64))
+        optimizer = method([*model.parameters(), head], torch.optim.SGD, lr=0.1, weight_decay=0.1)
+        seen: list[Tensor] = []
+
+        def closure(use: bool) -> Tensor:
+            optimizer.zero_grad()
+            seen.append(head.detach().clone())
+            loss = F.cross_entropy(model(X) * head if use else model(X), Y)
+            loss.backward()
+            return loss
+
+        for _ in range(2):
+            optimizer.step(lambda: closure(use=True))
+            seen.clear()
+            kept = {name: kept.clone() for name, kept in optimizer.own_state.get(head, {}).items()}
+            optimizer.step(lambda: closure(use=False))
+            assert all(torch.equal(at, head) for at in seen)
+            assert head.grad is None
+            assert all(torch.equal(optimizer.own_state[head][name], old) for name, old in kept.items())
+
+    @pytest.mark.parametrize("method", METHODS)
     def test_a_parameter_used_in_some_passes_only(self, method: type[SharpnessAware]) -> None:
         """As with stochastic depth: a gradient that a pass did not give counts as zero there."""
         model, extra = network(), nn.Parameter(torch.ones(3, dtype=torch.float64))

@@ -19,7 +19,8 @@ class FSAM(SharpnessAware):
 
         q = g − σ m;   m ← λ m + (1−λ) g;   g ← ∇f(θ + ρ n(q))
 
-    In the first step q = m = g. A parameter that joins later starts with m = 0.
+    In the first step q = m = g. A parameter that joins later starts with m = 0; one without a gradient in some step is
+    not perturbed in it, and keeps its m.
     """
 
     passes = 2
@@ -47,6 +48,9 @@ class FSAM(SharpnessAware):
         rho, sigma, lam = self.values("rho", "sigma", "lam")
         g = grad_at()
         m = self.kept("m")
-        self.keep("m", g if m is None else lam * m + (1 - lam) * g)
-        q = g if m is None else g - sigma * m
-        return grad_at(rho * unit(q))
+        if m is None:
+            self.keep("m", g)
+            return grad_at(rho * unit(g))
+        m = m.within(g)
+        self.keep("m", lam * m + (1 - lam) * g)
+        return grad_at(rho * unit(g - sigma * m))

@@ -20,8 +20,9 @@ class LookSAM(Looks):
         t mod k = 0:  g ← gₛ = ∇f(θ + ρ n(g)),  v = gₛ − part of gₛ along g
         otherwise:    g ← g + α (‖g‖/‖v‖) v
 
-    Two passes in one step of k, one in the others. The host counts the steps that were taken, and decides before each:
-    where the device may leave one out (nonfinite="skip"), it waits for that.
+    A parameter without a gradient in some step does not move in it. Two passes in one step of k, one in the others. The
+    host counts the steps that were taken, and decides before each: where the device may leave one out
+    (nonfinite="skip"), it waits for that.
     """
 
     passes = 2
@@ -56,5 +57,5 @@ class LookSAM(Looks):
             g_s = grad_at(rho * unit(g))
             self.keep("v", g_s - along(g_s, g))
             return g_s
-        v = cast("Vector", self.kept("v"))  # there is one: without it a look is due
+        v = cast("Vector", self.kept("v")).within(g)  # there is one: without it a look is due
         return g + alpha * ratio(norm(g), norm(v)) * v

@@ -166,7 +166,10 @@ class SharpnessAware(Optimizer):
         return self._space.weights()
 
     def kept(self, name: str) -> Vector | None:
-        """A vector kept from an earlier step; None before the first."""
+        """A vector kept from an earlier step; None before the first.
+
+        It also has parts at parameters without a gradient in this step: `kept(...).within(g)` is without them.
+        """
         taken = self.param_groups[0]["taken"]
         before_first = not isinstance(taken, Tensor) and taken == 0  # what is there then are a checkpoint's zeros
         if before_first or not any(name in state for state in self.own_state.values()):

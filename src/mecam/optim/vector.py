@@ -202,6 +202,12 @@ class Vector:
             ],
         )
 
+    def within(self, other: Vector) -> Vector:
+        """The vector with holes where `other` has them."""
+        pairs = zip(self.tensors(), other.tensors(), strict=True)
+        parts: Tensors = [[None if t is None else s for s, t in zip(b, bs, strict=True)] for b, bs in pairs]
+        return Vector(self.space, [(1.0, parts)])
+
     def items(self) -> Iterator[tuple[Tensor, Tensor | None]]:
         """Each parameter with its part of the vector."""
         for parameters, block in zip(self.space.blocks, self.tensors(), strict=True):
