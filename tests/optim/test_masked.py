@@ -11,7 +11,7 @@ from pytorch_optimizer import AdaBelief, AdaHessian, Yogi
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mecam.optim import FSAM, SAM, WSAM, LookSAM, MeCAM, SharpnessAware
+from mecam.optim import FSAM, SAM, WSAM, LookSAM, MeCAM, SharpnessAware, clear_state
 from mecam.optim._masked import can_decide_on_device, masked_step
 from mecam.optim._update import Update
 from tests.optim.flat import batch, network
@@ -105,6 +105,17 @@ def test_a_state_that_does_not_exist_yet_cannot_be_undone() -> None:
     sgd = torch.optim.SGD(tensors)
     assert not can_decide_on_device(sgd, [], device)
     assert can_decide_on_device(sgd, tensors, device), "stepped before, it never has a state"
+
+
+@pytest.mark.parametrize("base", [torch.optim.Adam, torch.optim.SGD])
+def test_a_state_that_was_cleared_does_not_exist_either(base: type[torch.optim.Optimizer]) -> None:
+    """The next step makes it anew; taken back on the device, it would leave moments of NaN for ever."""
+    model = network()
+    optimizer = SAM(model.parameters(), base, lr=0.1, nonfinite="skip")
+    optimizer.step(closure_for(optimizer, model))
+    clear_state(optimizer)
+    stateless = base is torch.optim.SGD
+    assert can_decide_on_device(optimizer.base_optimizer, optimizer._stepped, torch.device("cpu")) == stateless
 
 
 def test_only_what_lies_on_the_device_can_be_undone_there() -> None:

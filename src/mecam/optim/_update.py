@@ -73,15 +73,16 @@ class Update:
     def step_if(self, finite: Tensor, base: Optimizer, stepped: dict[Tensor, None]) -> bool | Tensor:
         """Step if the device scalar is True; whether that happened: known here, or on the device alone.
 
-        `stepped` remembers the parameters whose state in the base is known to exist: a step that makes state can only
-        be taken or left as a whole.
+        `stepped` remembers the parameters that the base stepped on and keeps no state for: a step that makes state can
+        only be taken or left as a whole.
         """
         if finite.device.type != "cpu" and can_decide_on_device(base, stepped, finite.device):
             masked_step(base, finite)
             return finite
         if finite:
             self.step(base)
-            stepped.update(dict.fromkeys(p for p in self.space.parameters if p.grad is not None))
+            moved = (p for p in self.space.parameters if p.grad is not None)
+            stepped.update(dict.fromkeys(p for p in moved if p not in base.state))
         return bool(finite)
 
     def _if_the_rest_is(self, finite: Tensor) -> Tensor:

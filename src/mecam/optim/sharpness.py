@@ -90,7 +90,7 @@ class SharpnessAware(Optimizer):
     _to_note: dict[str, Tensor]
     _shift: Vector | None
     _diagonal: dict[Tensor, Tensor] | None
-    _stepped: dict[Tensor, None]  # parameters whose state in the base is known to exist
+    _stepped: dict[Tensor, None]  # parameters that the base was seen to keep no state for
 
     def __init__(
         self,
