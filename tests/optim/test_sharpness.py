@@ -166,14 +166,17 @@ class TestParameters:
             assert not torch.equal(parameter, old)
 
     @pytest.mark.parametrize("method", METHODS)
-    def test_a_zero_gradient_leaves_weights_untouched_and_finite(self, method: type[SharpnessAware]) -> None:
-        model = network()
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+    def test_a_zero_gradient_leaves_weights_untouched_and_finite(
+        self, method: type[SharpnessAware], dtype: torch.dtype
+    ) -> None:
+        model = network(dtype=dtype)
         optimizer = method(model.parameters(), torch.optim.SGD, lr=0.1)
         before = bits(model)
 
         def closure() -> Tensor:
             optimizer.zero_grad()
-            loss = 0 * model(X).sum()
+            loss = 0 * model(X.to(dtype)).sum()
             loss.backward()
             return loss
 

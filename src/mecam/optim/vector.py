@@ -314,13 +314,14 @@ def _is_one(coefficient: Coefficient) -> bool:
 def _on_block(coefficient: Coefficient, kind: BlockKind) -> Scalar:
     """The coefficient as this block's kernels want it; a CPU scalar is read (no device waits for that)."""
     value = coefficient.values[kind.group] if isinstance(coefficient, PerGroup) else coefficient
-    if not isinstance(value, Tensor):
+    if isinstance(value, Tensor):
+        value = value.item() if value.device.type == "cpu" else value.to(kind.device)
+    if kind.dtype != torch.float16:
         return value
-    if value.device.type == "cpu":
-        return value.item()
-    value = value.to(kind.device)
     # kernels take it in the block's dtype, where 1/(||v|| + 1e-12) may be infinite, and 0 * inf is no zero
-    return value.clamp(-FLOAT16_MAX, FLOAT16_MAX) if kind.dtype == torch.float16 else value
+    if isinstance(value, Tensor):
+        return value.clamp(-FLOAT16_MAX, FLOAT16_MAX)
+    return max(min(value, FLOAT16_MAX), -FLOAT16_MAX)  # in this order a NaN stays one
 
 
 def _sum(terms: list[tuple[Scalar, Block]], *, in_place: bool = False) -> Block:
