@@ -69,6 +69,8 @@ class TestGroups:
         assert not torch.equal(model[2].weight, before[0])
         with pytest.raises(ValueError, match="rho=-1"):
             optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))], "rho": -1.0})
+        assert len(optimizer.param_groups) == 2, "what was refused has not joined"
+        optimizer.step(closure_for(optimizer, model, X, Y))
 
     def test_hyperparameters_may_be_tensors(self) -> None:
         a, b = network(), network()

@@ -289,10 +289,11 @@ class SharpnessAware(Optimizer):
         return passes.losses[0]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        self.base_optimizer.add_param_group(param_group)
-        self._complete(self.param_groups[-1], self.defaults)
+        group = {**param_group}
+        self._complete(group, self.defaults)  # before it joins: one with a bad value is left out as a whole
         # each group its own, since they count in place
-        self.param_groups[-1].update({n: copy.deepcopy(self.param_groups[0][n]) for n in (*self.counters, *self.notes)})
+        group.update({n: copy.deepcopy(self.param_groups[0][n]) for n in (*self.counters, *self.notes)})
+        self.base_optimizer.add_param_group(group)
 
     def state_dict(self) -> dict[str, Any]:
         """All of it: the base optimizer's state, the method's own tensors, the hyperparameters."""
