@@ -5,7 +5,18 @@ import math
 import pytest
 import torch
 
-from mecam.optim import GSAM, SAM, MeCAM, RhoSchedule, constant, cosine, inverse_sqrt, linear, proportional_to_lr
+from mecam.optim import (
+    GSAM,
+    SAM,
+    CurveMeCAM,
+    MeCAM,
+    RhoSchedule,
+    constant,
+    cosine,
+    inverse_sqrt,
+    linear,
+    proportional_to_lr,
+)
 from tests.optim.flat import batch, closure_for, network
 
 X, Y = batch()
@@ -39,6 +50,15 @@ def test_tied_to_the_learning_rate_as_in_gsam() -> None:
         optimizer.step(closure_for(optimizer, model, X, Y))
         lr.step()
         rho.step()
+    assert optimizer.param_groups[0]["rho"] == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("lr", [0.0, torch.tensor(0.0)])
+def test_a_learning_rate_below_its_least_leaves_the_least_radius(lr: float | torch.Tensor) -> None:
+    """As in a warm-up from 0: a negative radius would lead downhill."""
+    optimizer = GSAM(network().parameters(), torch.optim.SGD, lr=0.1)
+    optimizer.param_groups[0]["lr"] = lr
+    RhoSchedule(optimizer, proportional_to_lr(rho_max=0.5, lr_max=0.1, rho_min=0.05, lr_min=0.01))
     assert optimizer.param_groups[0]["rho"] == pytest.approx(0.05)
 
 
@@ -93,3 +113,9 @@ def test_refusals() -> None:
         linear(0)
     with pytest.raises(ValueError, match="lr_max"):
         proportional_to_lr(0.1, 0.01, lr_min=0.1)
+    schedule = RhoSchedule(SAM(network().parameters(), torch.optim.SGD, lr=0.1), linear(1, final=-1))
+    with pytest.raises(ValueError, match=r"SAM, by its schedule: rho=-0.05 is not allowed"):
+        schedule.step()
+    schedule = RhoSchedule(CurveMeCAM(network().parameters(), torch.optim.SGD, lr=0.1), linear(1))
+    with pytest.raises(ValueError, match=r"rho=0.0 is not allowed; it must be a number in \[1e-06, inf\)"):
+        schedule.step()

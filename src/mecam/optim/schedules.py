@@ -51,7 +51,7 @@ def _check_steps(steps: int) -> None:
 
 
 class proportional_to_lr:  # noqa: N801 - read as the functions above
-    """GSAM's rule: rho_t = rho_min + (rho_max - rho_min) (lr - lr_min) / (lr_max - lr_min)."""
+    """GSAM's rule: rho_t = rho_min + (rho_max - rho_min) (lr - lr_min) / (lr_max - lr_min), rho_min below lr_min."""
 
     def __init__(self, rho_max: float, lr_max: float, *, rho_min: float = 0.0, lr_min: float = 0.0) -> None:
         if not lr_max > lr_min:
@@ -60,6 +60,7 @@ class proportional_to_lr:  # noqa: N801 - read as the functions above
 
     def __call__(self, group: dict[str, Any]) -> Any:
         share = (group["lr"] - self.lr_min) / (self.lr_max - self.lr_min)
+        share = share.clamp(min=0) if isinstance(share, Tensor) else max(share, 0.0)
         return self.rho_min + (self.rho_max - self.rho_min) * share
 
 
@@ -87,12 +88,14 @@ class RhoSchedule:
         self._set()
 
     def _set(self) -> None:
-        groups = self.optimizer.param_groups
+        groups, allowed = self.optimizer.param_groups, self.optimizer.hyperparameters["rho"]
         for group in groups[len(self.initial) :]:  # groups that joined since
             self.initial.append(float(group["rho"]))
         for group, initial in zip(groups, self.initial, strict=True):
             tied = isinstance(self.shape, proportional_to_lr)
             value = self.shape(group) if tied else initial * self.shape(self.steps)  # type: ignore[arg-type]
+            value = value if isinstance(value, Tensor) else float(value)
+            allowed.check(f"{type(self.optimizer).__name__}, by its schedule", "rho", value)
             if isinstance(group["rho"], Tensor):
                 group["rho"].fill_(value)  # in place: a captured CUDA graph reads this tensor
             else:
