@@ -254,6 +254,22 @@ def test_sparse_gradients_are_refused() -> None:
         optimizer.step(closure)
 
 
+def test_complex_parameters_are_refused() -> None:
+    """Projections and products with the weights would be of complex numbers, and not of their two parts."""
+    weight = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+    optimizer = SAM([weight], torch.optim.SGD, lr=0.1)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = weight.abs().sum()
+        loss.backward()
+        return loss
+
+    with pytest.raises(TypeError, match="complex64; complex parameters are not supported"):
+        optimizer.step(closure)
+    assert torch.equal(weight, torch.ones_like(weight))
+
+
 def test_a_kept_gradient_is_no_alias_of_memory_that_the_next_pass_fills() -> None:
     """As DDP's gradient_as_bucket_view does: gradients are views of a buffer that every backward writes anew."""
     model = network()

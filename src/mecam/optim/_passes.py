@@ -187,6 +187,11 @@ def _own_gradient(parameter: Tensor, taken: set[int]) -> Tensor | None:
         return None
     if gradient.layout != torch.strided:
         raise TypeError(f"a gradient has layout {gradient.layout}; sparse gradients are not supported (sparse=False)")
+    if gradient.is_complex():
+        raise TypeError(
+            f"a gradient is {gradient.dtype}; complex parameters are not supported. Keep torch.view_as_real of the "
+            "weights as the parameter, and use torch.view_as_complex of it"
+        )
     if is_distributed(gradient):
         parameter.grad = gradient = split_like(gradient, parameter)
         return gradient.detach()
