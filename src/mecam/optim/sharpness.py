@@ -336,6 +336,11 @@ class SharpnessAware(Optimizer):
         for name, hyperparameter in self.hyperparameters.items():
             hyperparameter.check(type(self).__name__, name, group.setdefault(name, values[name]))
         self.check(group)
+        if group.get("maximize"):
+            raise ValueError(
+                f"{type(self).__name__}: maximize=True would perturb towards the best case, not the worst. Return and "
+                "differentiate the negative of the objective in the closure instead"
+            )
         for name in self.counters:
             group.setdefault(name, 0)
         for name in self.notes:
