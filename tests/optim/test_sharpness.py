@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mecam.optim import FAD, FSAM, GAM, SAM, LookSAM, MeCAM, SharpnessAware, ThinMeCAM
+from mecam.optim import FAD, FSAM, GAM, SAM, WSAM, LookSAM, MeCAM, SharpnessAware, ThinMeCAM
 from tests.optim.flat import batch, closure_for, flatten, gradient, network
 from tests.optim.test_passes import METHODS, assert_same_bits, bits
 
@@ -242,6 +242,13 @@ class TestNonfinite:
             assert not optimizer.state
             assert not optimizer.own_state
 
+    def test_the_error_is_the_same_where_the_closure_returns_more_than_the_loss(self) -> None:
+        model = network()
+        optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1)
+        closure = self.poisoned(optimizer, model, 1, float("nan"))
+        with pytest.raises(FloatingPointError, match=r"losses of the passes: a dict, a dict"):
+            optimizer.step(lambda: {"loss": closure()})
+
     @pytest.mark.parametrize("method", METHODS)
     def test_skip_leaves_everything_as_it_was(self, method: type[SharpnessAware]) -> None:
         for at in range(1, method.passes + 1):
@@ -437,3 +444,8 @@ def test_bad_options_are_refused(words: str) -> None:
     bad: dict[str, Any] = {words: object() if words == "model" else True}
     with pytest.raises((TypeError, ValueError), match=f"SAM: {words}"):
         SAM(network().parameters(), torch.optim.SGD, lr=0.1, **bad)
+
+
+def test_a_text_is_no_switch() -> None:
+    with pytest.raises(TypeError, match="WSAM: decouple='no' is a str; it must be true or false"):
+        WSAM(network().parameters(), torch.optim.SGD, lr=0.1, decouple="no")  # type: ignore[arg-type]

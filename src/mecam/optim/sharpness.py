@@ -465,11 +465,19 @@ class SharpnessAware(Optimizer):
 
 def _require(finite: Tensor, losses: list[Any]) -> None:
     if not finite:
-        seen = ", ".join(f"{float(loss):g}" for loss in losses)
+        seen = ", ".join(_shown(loss) for loss in losses)
         raise FloatingPointError(
             f"the combined gradient is not finite (losses of the passes: {seen}); the step was not taken and the "
             "weights are as before it. Look at the batch, lower the learning rate, or pass nonfinite='skip'"
         )
+
+
+def _shown(loss: Any) -> str:
+    """A closure may return more than a number, which is no reason to fail on the way to an error."""
+    try:
+        return f"{float(loss):g}"
+    except (TypeError, ValueError, RuntimeError):
+        return f"a {type(loss).__name__}"
 
 
 def _is_ddp(model: nn.Module | None) -> bool:

@@ -9,7 +9,7 @@ from torch.optim.optimizer import ParamsT
 
 from mecam.optim._base import BaseOptimizer
 from mecam.optim._passes import GradAt
-from mecam.optim.hyperparameters import RHO, Choice, Hyperparameter
+from mecam.optim.hyperparameters import RHO, Choice, Hyperparameter, check_switch
 from mecam.optim.sharpness import SharpnessAware
 from mecam.optim.vector import Vector, unit
 
@@ -43,6 +43,7 @@ class WSAM(SharpnessAware):
         model: nn.Module | None = None,
         **options: Any,
     ) -> None:
+        check_switch(type(self).__name__, "decouple", decouple)
         self.decouple = decouple
         super().__init__(params, base_optimizer, {"rho": rho, "gamma": gamma}, model=model, **options)
 
