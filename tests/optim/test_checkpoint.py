@@ -114,6 +114,17 @@ def test_the_state_of_a_plain_optimizer_can_be_loaded() -> None:
     train(model, optimizer, 1)
 
 
+def test_what_another_method_kept_is_left_out() -> None:
+    model = network()
+    other = LookSAM(model.parameters(), torch.optim.Adam, lr=0.1)
+    other.step(closure_for(other, model, X, Y))
+    optimizer = FSAM(model.parameters(), torch.optim.Adam, lr=0.1)
+    with pytest.warns(UserWarning, match="has no m and starts it anew"):
+        optimizer.load_state_dict(other.state_dict())
+    optimizer.step(closure_for(optimizer, model, X, Y))
+    assert all(set(kept) == {"m"} for kept in optimizer.own_state.values())
+
+
 def test_loading_is_a_copy() -> None:
     model, optimizer = build(FSAM, "sgd")
     train(model, optimizer, 2)

@@ -33,13 +33,14 @@ def base_part(state_dict: dict[str, Any]) -> dict[str, Any]:
     return {**state_dict, "state": {index: state for index, state in states.items() if state}}
 
 
-def own_part(state_dict: dict[str, Any], groups: Groups) -> OwnState:
-    """The own tensors of a state_dict, copied to where these groups' parameters are."""
+def own_part(state_dict: dict[str, Any], groups: Groups, names: Sequence[str]) -> OwnState:
+    """The own tensors of these names in a state_dict, copied to where these groups' parameters are."""
     saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
     parameters = chain.from_iterable(group["params"] for group in groups)
     own: OwnState = {}
     for index, p in zip(saved, parameters, strict=True):
-        found = {k.removeprefix(PREFIX): v for k, v in state_dict["state"].get(index, {}).items() if _is_own(k)}
+        state = state_dict["state"].get(index, {})
+        found = {name: state[PREFIX + name] for name in names if PREFIX + name in state}
         if found:
             own[p] = {k: v.detach().to(device=p.device, dtype=p.dtype, copy=True) for k, v in found.items()}
     return own

@@ -312,7 +312,7 @@ class SharpnessAware(Optimizer):
         self.base_optimizer.load_state_dict(base_part(state_dict))
         for group, values in zip(self.param_groups, present, strict=True):
             self._complete(group, values)
-        self.own_state = own_part(state_dict, self.param_groups)
+        self.own_state = own_part(state_dict, self.param_groups, self.keeps)
         if self.keeps and not self.own_state and self.param_groups[0]["taken"] > 0:
             warnings.warn(
                 f"{type(self).__name__}: the state loaded has no {', '.join(self.keeps)} and starts it anew. "
