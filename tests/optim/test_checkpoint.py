@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mecam.optim import FSAM, SAM, CurveMeCAM, LookSAM, MeCAM, SharpnessAware, ThinMeCAM
+from mecam.optim import FSAM, GAM, SAM, CurveMeCAM, LookSAM, MeCAM, SharpnessAware, ThinMeCAM
 from tests.optim.flat import batch, closure_for, flatten, network
 from tests.optim.test_passes import METHODS
 
@@ -142,6 +142,18 @@ def test_groups_that_do_not_match_are_torchs_error_and_change_nothing() -> None:
     with pytest.raises(ValueError, match="different number of parameter groups"):
         other.load_state_dict(optimizer.state_dict())
     assert not other.own_state
+
+
+def test_a_value_that_is_refused_changes_nothing() -> None:
+    """As GAM's alpha and beta are, which may add up to more than MeCAM's."""
+    model = network()
+    other = GAM(model.parameters(), torch.optim.Adam, lr=0.2, alpha=1.0, beta=0.5)
+    other.step(closure_for(other, model, X, Y))
+    optimizer = MeCAM(model.parameters(), torch.optim.Adam, lr=0.1)
+    before = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(ValueError, match=r"alpha=1.0 and beta=0.5 add up to 1.5"):
+        optimizer.load_state_dict(other.state_dict())
+    assert optimizer.state_dict() == before
 
 
 def test_hooks_on_state_dicts_run() -> None:

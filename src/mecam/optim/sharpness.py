@@ -309,6 +309,8 @@ class SharpnessAware(Optimizer):
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
         present = [{name: group[name] for name in self._entries} for group in self.param_groups]
+        for saved, values in zip(state_dict["param_groups"], present, strict=False):  # their number is torch's to check
+            self._complete({**saved}, values)  # before anything is loaded: a state with a bad value is refused whole
         self.base_optimizer.load_state_dict(base_part(state_dict))
         for group, values in zip(self.param_groups, present, strict=True):
             self._complete(group, values)
