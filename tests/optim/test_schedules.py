@@ -1,6 +1,8 @@
 """Schedules of rho, against their formulas."""
 
 import math
+import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -60,6 +62,15 @@ def test_a_learning_rate_below_its_least_leaves_the_least_radius(lr: float | tor
     optimizer.param_groups[0]["lr"] = lr
     RhoSchedule(optimizer, proportional_to_lr(rho_max=0.5, lr_max=0.1, rho_min=0.05, lr_min=0.01))
     assert optimizer.param_groups[0]["rho"] == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("shape", [constant(), linear(4), cosine(4), inverse_sqrt(), proportional_to_lr(0.5, 0.1)])
+def test_a_schedule_can_be_pickled(shape: Any) -> None:
+    schedule = RhoSchedule(SAM(network().parameters(), torch.optim.SGD, lr=0.1), shape)
+    again = pickle.loads(pickle.dumps(schedule))
+    for each in (schedule, again):
+        each.step()
+    assert again.optimizer.param_groups[0]["rho"] == schedule.optimizer.param_groups[0]["rho"]
 
 
 def test_groups_keep_their_own_radius() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mecam.optim import FAD, FSAM, GAM, SAM, WSAM, LookSAM, MeCAM, SharpnessAware, ThinMeCAM
+from mecam.optim import FAD, FSAM, GAM, SAM, WSAM, CurveMeCAM, LookSAM, MeCAM, SharpnessAware, ThinMeCAM
 from tests.optim.flat import batch, closure_for, flatten, gradient, network
 from tests.optim.test_passes import METHODS, assert_same_bits, bits
 
@@ -71,6 +71,28 @@ class TestGroups:
             optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))], "rho": -1.0})
         assert len(optimizer.param_groups) == 2, "what was refused has not joined"
         optimizer.step(closure_for(optimizer, model, X, Y))
+
+    @pytest.mark.parametrize(
+        ("method", "name"),
+        [(LookSAM, "k"), (ThinMeCAM, "every"), (ThinMeCAM, "start"), (ThinMeCAM, "gate"), (CurveMeCAM, "share")],
+    )
+    def test_what_decides_of_a_whole_step_is_one_for_all_groups(self, method: type[SharpnessAware], name: str) -> None:
+        model = network()
+        groups = [{"params": model[0].parameters(), name: 2}, {"params": model[2].parameters(), name: 7}]
+        with pytest.raises(ValueError, match=f"{method.__name__}: {name} is 2 and 7 in different groups"):
+            method(groups, torch.optim.SGD, lr=0.1)
+        optimizer = method(model[0].parameters(), torch.optim.SGD, lr=0.1, **{name: 2})  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=f"{name} is 2 and 7 in different groups"):
+            optimizer.add_param_group({"params": model[2].parameters(), name: 7})
+        assert len(optimizer.param_groups) == 1
+        other = method(model[0].parameters(), torch.optim.SGD, lr=0.1, **{name: 7})  # type: ignore[arg-type]
+        optimizer.load_state_dict(other.state_dict())  # all groups at once may change
+        assert optimizer.param_groups[0][name] == 7
+
+    def test_weights_as_tensors_are_checked_as_well(self) -> None:
+        with pytest.raises(ValueError, match=r"add up to 1.8; alpha \+ beta must be in \[0, 1\]"):
+            MeCAM(network().parameters(), torch.optim.SGD, lr=0.1, alpha=torch.tensor(0.9), beta=torch.tensor(0.9))
+        MeCAM(network().parameters(), torch.optim.SGD, lr=0.1, alpha=torch.tensor(0.7), beta=torch.tensor(0.3))
 
     def test_hyperparameters_may_be_tensors(self) -> None:
         a, b = network(), network()

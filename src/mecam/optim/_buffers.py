@@ -73,7 +73,8 @@ class Buffers:
             raise RuntimeError(
                 "some parameters belong to no module that was seen to run. Inside a compiled function and after "
                 "model.compile() batch-norm layers cannot be seen, and their statistics would change in every pass. "
-                "Give the optimizer the model: SAM(model.parameters(), ..., model=model)"
+                "Give the optimizer the model: SAM(model.parameters(), ..., model=model); or, where there is none, "
+                "model=nn.ParameterList(parameters)"
             )
 
     def _is_new(self, slot: Slot, buffer: Tensor | None) -> bool:

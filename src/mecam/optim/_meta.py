@@ -44,11 +44,13 @@ class Meta(SharpnessAware):
 
 def check_weights(owner: str, alpha: float | Tensor, beta: float | Tensor) -> None:
     """Refuse weights that leave the plain gradient a negative one."""
-    if isinstance(alpha, Tensor) or isinstance(beta, Tensor):
-        return
-    if alpha + beta > 1:
+    if any(isinstance(weight, Tensor) and weight.device.type != "cpu" for weight in (alpha, beta)):
+        return  # to read it would stop the device
+    total = float(alpha + beta)  # of tensors in their own precision, in which 0.7 and 0.3 are 1
+    alpha, beta = float(alpha), float(beta)
+    if total > 1:
         raise ValueError(
-            f"{owner}: alpha={alpha!r} and beta={beta!r} add up to {alpha + beta:g}; alpha + beta must be in [0, 1], "
+            f"{owner}: alpha={alpha!r} and beta={beta!r} add up to {total:g}; alpha + beta must be in [0, 1], "
             "or the plain gradient is ascended"
         )
     if beta > alpha:

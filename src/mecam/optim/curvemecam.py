@@ -51,6 +51,7 @@ class CurveMeCAM(Meta):
         "alpha": Hyperparameter("weight of the curvature along the gradient", search=Choice((1e-3, 1e-2, 1e-1))),
         "share": Hyperparameter(
             "by what part of itself the gradient should change over δ; 0 for a fixed length",
+            shared=True,
             search=Choice((0.0, 0.05, 0.5, 0.8)),
         ),
     }

@@ -53,6 +53,7 @@ class Hyperparameter:
     open_low: bool = False
     open_high: bool = False
     integer: bool = False
+    shared: bool = False  # one value for all groups
     search: Search | None = None
 
     @property

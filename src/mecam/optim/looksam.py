@@ -30,7 +30,9 @@ class LookSAM(Looks):
     hyperparameters = {
         "rho": RHO,
         "alpha": Hyperparameter("weight of the remembered part", search=Choice((0.5, 0.7, 1.0))),
-        "k": Hyperparameter("steps from one look to the next", low=1, integer=True, search=Choice((2, 5, 10))),
+        "k": Hyperparameter(
+            "steps from one look to the next", low=1, integer=True, shared=True, search=Choice((2, 5, 10))
+        ),
     }
 
     def __init__(

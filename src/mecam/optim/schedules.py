@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -25,24 +26,41 @@ OfGroup = Callable[[dict[str, Any]], Any]
 
 def constant() -> Factor:
     """rho_t = rho"""
-    return lambda _: 1.0
+    return _constant
 
 
 def linear(steps: int, final: float = 0.0) -> Factor:
     """From rho to final * rho in a straight line over `steps` steps, then constant."""
     _check_steps(steps)
-    return lambda step: 1 + (final - 1) * min(step / steps, 1)
+    return partial(_linear, steps=steps, final=final)
 
 
 def cosine(steps: int, final: float = 0.0) -> Factor:
     """From rho to final * rho along half a cosine over `steps` steps, then constant."""
     _check_steps(steps)
-    return lambda step: final + (1 - final) * (1 + math.cos(math.pi * min(step / steps, 1))) / 2
+    return partial(_cosine, steps=steps, final=final)
 
 
 def inverse_sqrt() -> Factor:
     """rho_t = rho / sqrt(t), t = 1, 2, ...: what the convergence theorem assumes."""
-    return lambda step: 1 / math.sqrt(step + 1)
+    return _inverse_sqrt
+
+
+# functions of the module, since a schedule may be pickled
+def _constant(_: int) -> float:
+    return 1.0
+
+
+def _linear(step: int, *, steps: int, final: float) -> float:
+    return 1 + (final - 1) * min(step / steps, 1)
+
+
+def _cosine(step: int, *, steps: int, final: float) -> float:
+    return final + (1 - final) * (1 + math.cos(math.pi * min(step / steps, 1))) / 2
+
+
+def _inverse_sqrt(step: int) -> float:
+    return 1 / math.sqrt(step + 1)
 
 
 def _check_steps(steps: int) -> None:

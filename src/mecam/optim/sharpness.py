@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import warnings
 from abc import abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, cast
 
 import torch
@@ -141,6 +141,7 @@ class SharpnessAware(Optimizer):
         self.__setstate__({"defaults": {**self.base_optimizer.defaults, **values}})
         for group in self.param_groups:
             self._complete(group, values)
+        self._require_shared(self.param_groups)
         if self._wants_hessian and (_is_ddp(model) or any(map(is_distributed, self._all_parameters()))):
             raise ValueError(REFUSAL)
 
@@ -293,6 +294,7 @@ class SharpnessAware(Optimizer):
         self._complete(group, self.defaults)  # before it joins: one with a bad value is left out as a whole
         # each group its own, since they count in place
         group.update({n: copy.deepcopy(self.param_groups[0][n]) for n in (*self.counters, *self.notes)})
+        self._require_shared([*self.param_groups, group])
         self.base_optimizer.add_param_group(group)
 
     def state_dict(self) -> dict[str, Any]:
@@ -309,8 +311,10 @@ class SharpnessAware(Optimizer):
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
         present = [{name: group[name] for name in self._entries} for group in self.param_groups]
-        for saved, values in zip(state_dict["param_groups"], present, strict=False):  # their number is torch's to check
-            self._complete({**saved}, values)  # before anything is loaded: a state with a bad value is refused whole
+        to_come = [{**group} for group in state_dict["param_groups"]]
+        for group, values in zip(to_come, present, strict=False):  # their number is torch's to check
+            self._complete(group, values)  # before anything is loaded: a state with a bad value is refused whole
+        self._require_shared(to_come)
         self.base_optimizer.load_state_dict(base_part(state_dict))
         for group, values in zip(self.param_groups, present, strict=True):
             self._complete(group, values)
@@ -347,6 +351,15 @@ class SharpnessAware(Optimizer):
             group.setdefault(name, 0)
         for name in self.notes:
             group.setdefault(name, torch.tensor(torch.inf))
+
+    def _require_shared(self, groups: Sequence[Mapping[str, Any]]) -> None:
+        for name, hyperparameter in self.hyperparameters.items():
+            values = {float(group[name]): None for group in groups if name in group} if hyperparameter.shared else {}
+            if len(values) > 1:
+                raise ValueError(
+                    f"{type(self).__name__}: {name} is {' and '.join(f'{value:g}' for value in values)} in different "
+                    "groups; all groups take their steps together, so there is one for all"
+                )
 
     @property
     def _entries(self) -> tuple[str, ...]:

@@ -49,10 +49,15 @@ class ThinMeCAM(Looks, Meta):
         "rho": RADIUS,
         "alpha": ALPHA,
         "beta": BETA,
-        "every": Hyperparameter("steps from one look to the next", low=1, integer=True, search=Choice((3, 5, 10))),
-        "start": Hyperparameter("steps before the first look", integer=True, search=Choice((0, 500, 1000))),
+        "every": Hyperparameter(
+            "steps from one look to the next", low=1, integer=True, shared=True, search=Choice((3, 5, 10))
+        ),
+        "start": Hyperparameter(
+            "steps before the first look", integer=True, shared=True, search=Choice((0, 500, 1000))
+        ),
         "gate": Hyperparameter(
             "magnitude of the gap above which every step is a look; 0 for none",
+            shared=True,
             search=Choice((0.0, 0.1, 0.5, 1.0)),
         ),
     }
