@@ -313,5 +313,9 @@ def test_unreadable_images_in_training_are_refused_or_left_out_as_asked(images: 
     skipped = mecam(*words, "--skip-unreadable")
     assert skipped.exit_code == 0
     assert skipped.stderr.startswith("left out: lab/red/broken.png")
+    again = mecam("rerun", str(tmp_path / "out"))
+    assert (again.exit_code, again.stdout.splitlines()[-1][:14]) == (0, "the same bytes")
+    measured = mecam("curvature", str(tmp_path / "out"), "--images", "4", "--radii", "0.1")
+    assert (measured.exit_code, measured.stderr) == (0, "")
     packed = mecam("data", "pack", str(data), "--out", str(tmp_path / "store"), "--skip-unreadable", "--quiet")
     assert packed.stdout == f"{tmp_path / 'store'}: {len(DOMAINS) * 2 * EACH} images\n"

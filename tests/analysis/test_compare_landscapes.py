@@ -67,7 +67,7 @@ def test_the_plane_through_three_runs(runs: dict[str, Path], tmp_path: Path):
 
 
 def test_words_that_mean_nothing_are_refused(runs: dict[str, Path], tmp_path: Path):
-    with pytest.raises(ValueError, match="no directions 'diagonal'"):
+    with pytest.raises(ValueError, match="no directions 'diagonal'; there are random, eigenvectors, and plane"):
         compare(runs, tmp_path, kind="diagonal")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="steps=1"):
         compare(runs, tmp_path, steps=1)

@@ -71,6 +71,15 @@ def test_a_table_of_one_experiment_in_a_folder_of_several(tmp_path: Path) -> Non
     assert "adam" not in only
 
 
+def test_an_experiment_that_names_no_target_leaves_each_domain_out(tmp_path: Path) -> None:
+    file = tmp_path / "one.toml"
+    file.write_text('[[runs]]\noptimizer = "sam"\nsteps = 1\n')
+    planned = mecam("bench", file, "--out", tmp_path / "out", "--dry-run").stdout
+    assert "12 runs to do" in planned  # 4 domains x 3 seeds, as without a file
+    assert "shapes-sketch-" in planned
+    assert "-all-" not in planned
+
+
 def test_what_a_grid_chose_is_said_and_json_stays_json(tmp_path: Path) -> None:
     for alpha, validation in ((0.05, 0.7), (0.2, 0.6)):
         settings = {"alpha": alpha, "beta": 0.1}
@@ -110,6 +119,7 @@ def test_a_plan_in_a_folder_with_damaged_runs(tmp_path: Path) -> None:
         (["bench", "--set", "optimizer_settings=3"], "optimizer_settings=3 is not a table"),
         (["bench", "--engine", "steam", "--dry-run"], "there is no engine 'steam'"),
         (["bench", "nowhere.toml"], "there is no experiment nowhere.toml"),
+        (["bench", "."], ". is a folder and not an experiment; images are given with --data ."),
         (["table", "nowhere"], "there is no folder nowhere"),
         (["table", ".", "--spread", "wide"], "there is no spread 'wide'"),
     ],

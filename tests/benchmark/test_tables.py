@@ -184,6 +184,16 @@ def test_unknown_words_are_refused(tmp_path: Path) -> None:
         render(table, "terminal", baseline="sgd")
 
 
+def test_folders_of_one_name_are_one_data_set_only_if_they_hold_the_same(tmp_path: Path) -> None:
+    write_run(tmp_path / "same", 0.5, data="lab/images", target="art")
+    write_run(tmp_path / "same", 0.7, data="/disk/lab/images", target="photo")
+    assert [row.key.data for row in rows(read(tmp_path / "same")[0])] == ["images"]
+    write_run(tmp_path / "other", 0.5, data="lab/images", images="these")
+    write_run(tmp_path / "other", 0.7, data="field/images", images="those")
+    found = {row.key.data: row.cells["art"].mean for row in rows(read(tmp_path / "other")[0])}
+    assert found == {"lab/images": 50, "field/images": 70}
+
+
 def test_several_data_sets_get_a_table_across(tmp_path: Path) -> None:
     fill(tmp_path)
     write_run(tmp_path, 0.3, data="/x/PACS", optimizer="adam")

@@ -243,7 +243,7 @@ class TestUnreadableImages:
         message = str(caught.value)
         assert message.startswith("3 images of data cannot be read")
         assert all(name in message for name in ("art/dog/0001.png", "photo/cat/0002.png", "photo/cat/0001.png"))
-        assert 'on_error="skip", which is --skip-unreadable of mecam data pack' in message
+        assert 'on_error="skip", which is --skip-unreadable of mecam train and mecam data pack' in message
         assert not (tmp_path / "store").exists()
 
     @pytest.mark.parametrize("mode", ["decoded", "encoded"])

@@ -51,7 +51,9 @@ def compare(
     grid = _steps(steps, radius)
     names = {"random": f"random, filter-normalised, seed {seed}", "eigenvectors": "eigenvectors of the Hessian"}
     if kind not in names:
-        raise ValueError(f"there are no directions {kind!r}; there are {', '.join(names)}")
+        raise ValueError(
+            f"there are no directions {kind!r}; there are {', '.join(names)}, and plane through three runs"
+        )
     found, raw = {}, []
     for name, path in runs.items():
         folder = find_run(path).path

@@ -112,7 +112,8 @@ def objective_of(
     recipe = Recipe(**folder.read_run()["recipe"])
     if split == "target" and recipe.target is None:
         raise RunError(f"the run in {folder.path} has no unseen domain; take the split train or validation")
-    data = open_data(recipe.data) if data is None else data
+    if data is None:  # the run may have left out what cannot be read; whether it is the same data is told below
+        data = open_data(recipe.data, on_error="skip")
     if model.classes != tuple(data.classes):
         raise RunError(f"the run in {folder.path} was trained on other classes than {data.name} has now")
     if folder.read_result().get("data") != data.fingerprint:

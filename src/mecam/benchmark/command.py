@@ -77,7 +77,7 @@ def recipes(
     blocks: Sequence[Mapping[str, Any]] = [DEFAULT]
     if experiment is not None:
         read = plan.read(experiment)
-        blocks = (plan.shrink(read) if small else read).blocks
+        blocks = plan.shrink(read).blocks if small else [{**DEFAULT, **block} for block in read.blocks]
     elif small:
         raise RecipeError("--small is a version of an experiment; give one, such as recipes/table3.toml")
     values = {name: _listed(name, words) for name, words in given.items() if words is not None}

@@ -38,6 +38,8 @@ def read(path: Path) -> Experiment:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise RecipeError(f"there is no experiment {path}") from None
+    except IsADirectoryError:
+        raise RecipeError(f"{path} is a folder and not an experiment; images are given with --data {path}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path} is not a TOML file: {error}") from error
     unknown = set(values) - {"title", "about", "common", "runs", "small"}

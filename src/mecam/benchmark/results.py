@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,13 @@ class Result:
     recipe: Recipe
     accuracy: float | None  # on the unseen domain, percent; None: not finished
     validation: float | None  # the mean over the sources' held-out parts, percent; None: there are none
+    fingerprint: str | None = None  # of the images and labels; None: not finished
+    by_path: bool = False  # whether another folder of the same name holds other data
 
     @cached_property
     def data(self) -> str:
-        return Path(self.recipe.data).name
+        path = Path(self.recipe.data)
+        return str(path) if self.by_path else path.name
 
     @property
     def target(self) -> str:
@@ -52,7 +55,7 @@ def read(out: Path | str) -> tuple[list[Result], list[str]]:
             continue
         if result is not None:
             results.append(result)
-    return results, problems
+    return _told_apart(results), problems
 
 
 def recipe_of(folder: Path) -> Recipe:
@@ -77,7 +80,22 @@ def _read(folder: Path) -> Result | None:
         if split.endswith(" out") and split != f"{recipe.target} out"
     ]
     validation = 100 * sum(held_out) / len(held_out) if held_out else None
-    return Result(folder, recipe, 100 * float(result["target_accuracy"]), validation)
+    return Result(folder, recipe, 100 * float(result["target_accuracy"]), validation, str(result.get("data")))
+
+
+def _told_apart(results: list[Result]) -> list[Result]:
+    """Folders of one name and different data, such as lab/images and field/images, go by their paths.
+
+    One folder may have several paths, from other places or other machines: its fingerprint is the same.
+    """
+    paths: dict[str, set[Path]] = {}
+    fingerprints: dict[str, set[str]] = {}
+    for result in results:
+        if result.fingerprint is not None:
+            paths.setdefault(result.data, set()).add(Path(result.recipe.data))
+            fingerprints.setdefault(result.data, set()).add(result.fingerprint)
+    mixed = {name for name in paths if len(paths[name]) > 1 and len(fingerprints[name]) > 1}
+    return [replace(result, by_path=True) if result.data in mixed else result for result in results]
 
 
 def _why(error: Exception) -> str:

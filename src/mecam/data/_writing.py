@@ -275,7 +275,7 @@ def _unreadable(name: str, images: Sequence[Skipped]) -> DataError:
     many = "1 image" if len(images) == 1 else f"{len(images)} images"
     return DataError(
         f'{many} of {name} cannot be read; replace or remove them, or leave them out with on_error="skip", which is '
-        f"--skip-unreadable of mecam data pack:{shown}{more}"
+        f"--skip-unreadable of mecam train and mecam data pack:{shown}{more}"
     )
 
 
