@@ -41,6 +41,43 @@ def test_what_cannot_be_run_is_refused(values: dict[str, Any], message: str) -> 
         make(values)
 
 
+@pytest.mark.parametrize(
+    ("spelling", "canonical"),
+    [
+        ("clean/", "clean"),
+        ("./clean", "clean"),
+        ("a/../clean//", "clean"),
+        ("../clean/.", "../clean"),
+        ("~/clean/", "~/clean"),
+        ("/disk//clean/", "/disk/clean"),
+        ("shapes/", "./shapes"),
+        ("a/../shapes", "./shapes"),
+        ("./shapes", "./shapes"),
+        ("./pacs/", "./pacs"),
+        ("a/PACS/", "a/PACS"),
+        *((plain, plain) for plain in ("clean", "a/clean", "/a/clean", "~/../clean", "shapes", "PACS", ".", "")),
+    ],
+)
+def test_a_folder_is_spelled_in_one_way(spelling: str, canonical: str) -> None:
+    recipe = make({"data": spelling})
+    assert recipe.data == canonical
+    assert recipe.run_id == make({"data": canonical}).run_id
+    assert (recipe.backbone == SHAPES["backbone"]) == (spelling == "shapes")
+
+
+def test_a_path_that_goes_back_through_a_link_is_not_shortened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "far" / "away").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "far" / "away")
+    monkeypatch.chdir(tmp_path)
+    assert make({"data": "link/../clean"}).data == "link/../clean"  # far/clean
+    assert make({"data": "link/"}).data == "link"
+
+
+def test_plain_names_keep_the_run_ids_they_had() -> None:
+    assert make({}).run_id == "shapes-all-erm-adam-none-seed0-44136fa355"
+    assert make({"data": "data/clean", "target": "home"}).run_id == "clean-home-erm-adam-none-seed0-8b89401f69"
+
+
 def test_assignments_are_toml_values_or_text() -> None:
     values: dict[str, Any] = {"optimizer_settings": {"rho": 1}}
     for text in ("lr=3e-5", "optimizer_settings.rho=0.1", "data=my=folder", "augment=false", "method_settings.a.b=[1]"):

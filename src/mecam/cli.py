@@ -194,7 +194,7 @@ def report(
     with spoken_errors():
         from mecam.report import write
 
-        print(write(out, file))
+        print(write(out, file, tell=lambda note: print(f"mecam: {_line(note)}", file=sys.stderr)))
 
 
 @app.command()

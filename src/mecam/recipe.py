@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -118,15 +119,42 @@ def make(values: Mapping[str, Any]) -> Recipe:
     for name in values:
         if name not in known:
             raise RecipeError(f"a recipe has no entry {name!r}; {hint(name, sorted(known))}")
-    defaults = SHAPES if values.get("data", "shapes") == "shapes" else PROTOCOL
     for name, value in values.items():
         _check_type(name, value)
+    values = {**values, "data": spelled(values.get("data", Recipe.data))}
+    defaults = SHAPES if values["data"] == Recipe.data else PROTOCOL
     method = values.get("method", Recipe.method)
     chosen = {**defaults, "batch": BATCHES.get(method, 32), **values}
     if defaults is SHAPES and method in FROM_SCRATCH:
         chosen["method_settings"] = {**FROM_SCRATCH[method], **values.get("method_settings", {})}
     recipe = Recipe(**chosen)
     return recipe if "lr" in values else replace(recipe, lr=defaults["lr"] * lr_ratio(recipe))
+
+
+def spelled(data: str) -> str:
+    """The one spelling of a path that is a part of a run's name: clean/ and ./clean are clean.
+
+    A folder here that is called as a data set is keeps the mark of a folder, ./shapes: `shapes` is the embedded one.
+    What leads elsewhere when it is shortened, as link/../clean may, stays as it is.
+    """
+    short = os.path.normpath(data) if data else data
+    if short == data or _place(short) != _place(data):
+        return data
+    return os.path.join(os.curdir, short) if os.sep not in short and is_known(short) else short
+
+
+def is_known(word: str) -> bool:
+    """Whether this is the name of a data set, and not of some folder alone."""
+    from mecam.data import DataError, known
+
+    try:
+        return word == Recipe.data or bool(known.find(word))
+    except DataError:
+        return False
+
+
+def _place(path: str) -> str:
+    return os.path.realpath(os.path.expanduser(path))
 
 
 def lr_ratio(recipe: Recipe) -> float:

@@ -41,6 +41,13 @@ def test_the_order_of_entries_does_not_rename_runs() -> None:
     assert [r.run_id for r in one] == [r.run_id for r in other]
 
 
+def test_other_spellings_of_a_folder_are_one_data_set() -> None:
+    blocks = [{"data": ["clean/", "./clean"], "target": "all"}, {"data": "./shapes", "target": "a"}]
+    assert data_sets(blocks) == ["clean", "./shapes"]
+    recipes = expand(blocks, {"clean": ["a", "b"], "./shapes": ["a"]})
+    assert [(recipe.data, recipe.target) for recipe in recipes] == [("clean", "a"), ("clean", "b"), ("./shapes", "a")]
+
+
 def test_data_sets_are_named_once() -> None:
     assert data_sets([{"data": ["PACS", "shapes"]}, {}, {"data": "PACS"}]) == ["PACS", "shapes"]
 

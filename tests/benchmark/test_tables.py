@@ -194,6 +194,13 @@ def test_folders_of_one_name_are_one_data_set_only_if_they_hold_the_same(tmp_pat
     assert found == {"lab/images": 50, "field/images": 70}
 
 
+def test_a_folder_called_as_the_embedded_set_is_told_apart_from_it(tmp_path: Path) -> None:
+    write_run(tmp_path, 0.5, images="drawn")
+    write_run(tmp_path, 0.7, data="shapes/", images="mine")
+    found = {row.key.data: row.cells["art"].mean for row in rows(read(tmp_path)[0])}
+    assert found == {"shapes": 50, "./shapes": 70}
+
+
 def test_several_data_sets_get_a_table_across(tmp_path: Path) -> None:
     fill(tmp_path)
     write_run(tmp_path, 0.3, data="/x/PACS", optimizer="adam")

@@ -18,12 +18,12 @@ from mecam import virtual
 from mecam.analysis.objective import Loss, Objective
 from mecam.data.augment import evaluate_transform
 from mecam.data.domains import DomainSet, source_domains
-from mecam.data.open import open_data
 from mecam.data.splits import split as split_domain
 from mecam.recipe import Recipe
 from mecam.runs import RunError
 from mecam.serving.model import Preprocessing, find_run, load_model
 from mecam.training.build import own_settings, virtual_layers
+from mecam.training.reopen import reopen
 from mecam.virtual import VirtualDomain
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ def objective_of(
     recipe = Recipe(**folder.read_run()["recipe"])
     if split == "target" and recipe.target is None:
         raise RunError(f"the run in {folder.path} has no unseen domain; take the split train or validation")
-    if data is None:  # the run may have left out what cannot be read; whether it is the same data is told below
-        data = open_data(recipe.data, on_error="skip")
+    if data is None:  # whether it is the same data is told below
+        data = reopen(folder.path, recipe)
     if model.classes != tuple(data.classes):
         raise RunError(f"the run in {folder.path} was trained on other classes than {data.name} has now")
     if folder.read_result().get("data") != data.fingerprint:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mecam.recipe import Recipe, RecipeError, make
+from mecam.recipe import Recipe, RecipeError, make, spelled
 
 SETTINGS = ("method_settings", "optimizer_settings", "averaging_settings", "virtual_settings")
 ALL = "all"
@@ -72,7 +72,7 @@ def expand(blocks: Sequence[Mapping[str, Any]], domains: Mapping[str, Sequence[s
     recipes: dict[str, Recipe] = {}
     for block in blocks:
         for values in _product(block):
-            data = values.get("data", "shapes")
+            data = spelled(values.get("data", "shapes"))
             targets = domains[data] if values.get("target") == ALL else [values.get("target")]
             for target in targets:
                 recipe = make(_without_none({**values, "target": target}))
@@ -93,9 +93,10 @@ def override(blocks: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> 
 
 
 def data_sets(blocks: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The data sets that the blocks name."""
+    """The data sets that the blocks name, as their recipes spell them."""
     named = [block.get("data", "shapes") for block in blocks]
-    return list(dict.fromkeys(name for entry in named for name in (entry if isinstance(entry, list) else [entry])))
+    names = (name for entry in named for name in (entry if isinstance(entry, list) else [entry]))
+    return list(dict.fromkeys(map(spelled, names)))
 
 
 def _product(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mecam.recipe import Recipe
+from mecam.recipe import Recipe, spelled
 from mecam.runs import RunError, RunFolder
 
 DAMAGE = (ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged or foreign JSON file may end in
@@ -29,8 +29,7 @@ class Result:
 
     @cached_property
     def data(self) -> str:
-        path = Path(self.recipe.data)
-        return str(path) if self.by_path else path.name
+        return spelled(self.recipe.data) if self.by_path else Path(self.recipe.data).name
 
     @property
     def target(self) -> str:
@@ -88,11 +87,11 @@ def _told_apart(results: list[Result]) -> list[Result]:
 
     One folder may have several paths, from other places or other machines: its fingerprint is the same.
     """
-    paths: dict[str, set[Path]] = {}
+    paths: dict[str, set[str]] = {}
     fingerprints: dict[str, set[str]] = {}
     for result in results:
         if result.fingerprint is not None:
-            paths.setdefault(result.data, set()).add(Path(result.recipe.data))
+            paths.setdefault(result.data, set()).add(spelled(result.recipe.data))
             fingerprints.setdefault(result.data, set()).add(result.fingerprint)
     mixed = {name for name in paths if len(paths[name]) > 1 and len(fingerprints[name]) > 1}
     return [replace(result, by_path=True) if result.data in mixed else result for result in results]

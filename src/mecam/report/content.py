@@ -13,7 +13,6 @@ from mecam.benchmark.render import CAPTIONS
 from mecam.benchmark.results import Result
 from mecam.benchmark.tables import Cell, Spread, rank_averages, rows
 from mecam.data.domains import DomainSet
-from mecam.data.open import open_data
 from mecam.report.commands import command, toml
 from mecam.report.curves import Curve, Number, curve, full
 from mecam.report.measured import Curvature, Surface, read_curvature, read_surface
@@ -21,6 +20,7 @@ from mecam.report.mistakes import Predictions, predictions
 from mecam.report.sweeps import Sweep, sweeps
 from mecam.report.thumbnails import Domain, Thumbnails, samples
 from mecam.runs import RunError, RunFolder
+from mecam.training.reopen import reopen
 
 DETAILED = 60  # runs with confusion matrix and mistakes
 SURFACES = 48
@@ -97,7 +97,8 @@ def gather(out: Path, *, title: str, spread: Spread = "stderr", images: bool = T
         notes.append(f"{without} {'run has' if without == 1 else 'runs have'} no unseen domain and no place here")
     table = rows(found, spread=spread)
     order = {result.path: place for place, result in enumerate(found)}
-    opened = _open({result.recipe.data: result.data for result in found}) if images else {}
+    opened = _open(found) if images else {}
+    notes += [f"pictures of {name} are left out: {why}" for name, why in opened.items() if isinstance(why, str)]
     thumbnails = Thumbnails()
     ranks = rank_averages(table)
     views = [
@@ -149,12 +150,12 @@ def gather(out: Path, *, title: str, spread: Spread = "stderr", images: bool = T
     )
 
 
-def _open(names: Mapping[str, str]) -> dict[str, DomainSet | str]:
-    """The data sets by name; for those that are not here, why."""
+def _open(found: Sequence[Result]) -> dict[str, DomainSet | str]:
+    """The data sets as recipes name them; for those that are not here, why."""
     opened: dict[str, DomainSet | str] = {}
-    for name in names:
+    for name, result in {result.recipe.data: result for result in found}.items():
         try:
-            opened[name] = open_data(name, on_error="skip")
+            opened[name] = reopen(result.path, result.recipe)
         except (ValueError, OSError) as error:
             opened[name] = str(error)
     return opened

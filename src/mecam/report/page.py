@@ -7,6 +7,7 @@ import gzip
 import html
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -21,20 +22,31 @@ TITLE = "Accuracy in domains never seen"
 
 
 def write(
-    out: Path | str, file: Path | str, *, title: str = TITLE, spread: Spread = "stderr", images: bool = True
+    out: Path | str,
+    file: Path | str,
+    *,
+    title: str = TITLE,
+    spread: Spread = "stderr",
+    images: bool = True,
+    tell: Callable[[str], None] | None = None,
 ) -> Path:
     """Write the page on the runs in `out` to `file`.
 
     Args:
         spread: standard error or standard deviation over trials.
         images: whether to embed small images of the data, where it is here.
+        tell: gets each of the page's notes, such as what is left out.
     """
     out = Path(out)
     if not out.is_dir():
         raise ValueError(f"there is no folder {out}; give the --out of mecam bench")
     file = Path(file)
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(file, render(gather(out, title=title, spread=spread, images=images)).encode("utf-8", "replace"))
+    content = gather(out, title=title, spread=spread, images=images)
+    write_atomic(file, render(content).encode("utf-8", "replace"))
+    if tell is not None:
+        for note in content.notes:
+            tell(note)
     return file
 
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from mecam.data.domains import DomainSet
-from mecam.data.open import open_data
 from mecam.recipe import Recipe, RecipeError
 from mecam.runs import RunError, RunFolder
 from mecam.training.loop import Watcher, train
+from mecam.training.reopen import reopen
 
 FILES = ("records.jsonl", "model.safetensors", "predictions.safetensors", "tracking.jsonl")
 
@@ -57,8 +57,8 @@ def rerun(
     run.verify()
     if RunFolder(Path(out) / recipe.run_id).is_done():
         raise RunError(f"{out} has that run already, finished; give another --out")
-    if data is None:  # the run may have left out what cannot be read; other data shows in the result
-        data = open_data(recipe.data, on_error="skip")
+    if data is None:  # other data shows in the result
+        data = reopen(run.path, recipe)
     there = run.read_run().get("environment", {})
     with _threads(there.get("threads")):
         again = train(recipe, out, device=device, watch=watch, data=data)
