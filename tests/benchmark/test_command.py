@@ -91,6 +91,29 @@ def test_what_a_grid_chose_is_said_and_json_stays_json(tmp_path: Path) -> None:
     assert said in found.stderr
 
 
+def test_runs_of_before_a_change_of_the_data_are_said_to_be_so(tmp_path: Path) -> None:
+    """Which one is the latest is told by its files, not by its name."""
+    old, *new = (
+        write_run(tmp_path, 0.5, data="data/chg", target=target, images=images)
+        for target, images in (("photo", "before"), ("art", "after"), ("sketch", "after"))
+    )
+    for folder, time in ((old, 1), *((folder, 2) for folder in new)):
+        os.utime(folder / "done.json", (time, time))
+    note = (
+        f"data/chg changed between runs: 1 of 3 are of other data than the latest ({old.name}). Remove the folders of "
+        "these and give the mecam bench command again, or use a new --out."
+    )
+    for form in ("terminal", "markdown", "latex"):
+        assert note in mecam("table", tmp_path, "--format", form).stdout
+    found = mecam("table", tmp_path, "--format", "json")
+    assert [row["runs"] for row in json.loads(found.stdout)] == [1, 1, 1, 3]
+    assert found.stderr == f"mecam: {note}\n"
+    os.utime(old / "done.json", (3, 3))
+    assert f"2 of 3 are of other data than the latest ({new[0].name}, {new[1].name})" in mecam("table", tmp_path).stdout
+    (old / "done.json").unlink()
+    assert "changed" not in mecam("table", tmp_path).stdout
+
+
 def test_a_plan_in_a_folder_with_damaged_runs(tmp_path: Path) -> None:
     words = ["bench", "--target", "art,photo", "--seeds", "0", *TINY, "--out", tmp_path]
     plain = write_run(tmp_path, 0.5, target="art", steps=2, evaluate_every=1, batch=4, image_size=16)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +13,7 @@ from mecam.runs import RunError, RunFolder
 
 DAMAGE = (ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged or foreign JSON file may end in
 AGAIN = "to run it again, remove that folder"
+NAMED = 3  # runs in a note
 ENTRIES = {entry.name for entry in fields(Recipe)}
 
 
@@ -95,6 +96,31 @@ def _told_apart(results: list[Result]) -> list[Result]:
             fingerprints.setdefault(result.data, set()).add(result.fingerprint)
     mixed = {name for name in paths if len(paths[name]) > 1 and len(fingerprints[name]) > 1}
     return [replace(result, by_path=True) if result.data in mixed else result for result in results]
+
+
+def changed_data(results: Sequence[Result]) -> list[str]:
+    """What to say of each data set whose runs are not all of the same images and labels."""
+    finished: dict[str, list[Result]] = {}
+    for result in results:
+        if result.fingerprint is not None:
+            finished.setdefault(result.data, []).append(result)
+    mixed = (runs for runs in finished.values() if len({run.fingerprint for run in runs}) > 1)
+    return [_changed(runs) for runs in mixed]
+
+
+def _changed(runs: Sequence[Result]) -> str:
+    latest = max(runs, key=_finished)
+    others = [run.path.name for run in runs if run.fingerprint != latest.fingerprint]
+    named = ", ".join(others[:NAMED]) + (", ..." if len(others) > NAMED else "")
+    return (
+        f"{latest.recipe.data} changed between runs: {len(others)} of {len(runs)} are of other data than the latest "
+        f"({named}). Remove the folders of these and give the mecam bench command again, or use a new --out."
+    )
+
+
+def _finished(result: Result) -> tuple[int, str]:
+    """When a run ended, as far as its files tell."""
+    return RunFolder(result.path).done_file.stat().st_mtime_ns, result.path.name
 
 
 def _why(error: Exception) -> str:
