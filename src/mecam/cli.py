@@ -207,7 +207,7 @@ def curvature(
     images: Images = None,
     double: Annotated[bool, typer.Option("--double", help="In float64.")] = False,
     format: Annotated[str, typer.Option(help="terminal or json.")] = "terminal",
-    plot: Annotated[Path | None, typer.Option(help="A figure to write: .png or .svg.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="A figure to write: .png, .svg, .pdf, ...")] = None,
     device: Device = "auto",
 ) -> None:
     """The paper's Table 5 for any runs: C at several radii, with all that goes into it beside it."""
@@ -226,7 +226,7 @@ def spectrum(
     split: Split = "train",
     top: Annotated[int, typer.Option(help="Eigenvalues of the largest magnitude.")] = 5,
     draws: Annotated[int, typer.Option(help="Random vectors behind the trace.")] = 16,
-    density: Annotated[Path | None, typer.Option(help="A figure of the spectral density to write.")] = None,
+    density: Annotated[Path | None, typer.Option(help="A figure of the spectral density to write: .png, ...")] = None,
     images: Images = None,
     device: Device = "auto",
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
+from mecam.analysis._figure import ENDINGS, new_figure, save
 from mecam.analysis.runs import objective_of, virtual_domain_of
 from mecam.cli import app
 from mecam.recipe import make
@@ -73,6 +74,20 @@ def test_spectrum_says_what_it_looked_at(runs: dict[str, Path]) -> None:
     assert "over 3 images of train" in said.stdout
     assert "eigenvalues of the largest magnitude" in said.stdout
     assert "over 2 draws" in said.stdout
+
+
+@pytest.mark.parametrize(("command", "option"), [("curvature", "--plot"), ("spectrum", "--density")])
+def test_a_figure_that_cannot_be_written_is_refused_before_the_work(command: str, option: str, tmp_path: Path) -> None:
+    for name in ("a.foo", "a"):
+        said = mecam(command, tmp_path / "no run", option, tmp_path / name)
+        assert (said.exit_code, said.stderr.count("\n")) == (2, 1)
+        ends = "its name must end in .png, .svg, .pdf, .eps, .jpg"
+        assert said.stderr == f"mecam: a figure cannot be written to {tmp_path / name}; {ends}\n"
+
+
+@pytest.mark.parametrize("ending", [*ENDINGS, ".PNG"])
+def test_every_ending_that_is_offered_is_a_format(ending: str, tmp_path: Path) -> None:
+    assert save(new_figure(), tmp_path / f"a{ending}").stat().st_size > 0
 
 
 def test_landscape_names_its_files_and_gives_the_page_a_surface(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -146,6 +146,25 @@ def test_every_format_holds_every_number(tmp_path: Path) -> None:
     assert r"\textbf{70.0" in render(table, "latex")
 
 
+def test_the_best_is_marked_among_several_rows_and_the_mark_is_explained(tmp_path: Path) -> None:
+    fill(tmp_path)
+    table = rows(read(tmp_path)[0])
+    text = render(table, "terminal")
+    assert text.count("*") == 4  # mecam's two cells and its average, and what they mean
+    assert text.endswith("\n\n*: the best of our rows in its column, to a digit after the point.")
+    alone = {form: render(table[:1], form) for form in ("terminal", "markdown", "latex")}
+    assert "*" not in alone["terminal"] + alone["markdown"]
+    assert "textbf" not in alone["latex"]
+
+
+def test_names_do_not_end_a_cell_of_markdown(tmp_path: Path) -> None:
+    write_run(tmp_path, 0.5, data="/x/a|b", target="c|d")
+    write_run(tmp_path, 0.6, target="art")
+    text = render(rows(read(tmp_path)[0]), "markdown")
+    heads = {r"### a\|b", r"|  | c\|d | average | rank | runs |", r"|  | a\|b | shapes | average |"}
+    assert heads <= set(text.splitlines())
+
+
 def test_ranks_and_differences_as_data(tmp_path: Path) -> None:
     fill(tmp_path)
     table = rows(read(tmp_path)[0])

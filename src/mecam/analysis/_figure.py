@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+ENDINGS = (".png", ".svg", ".pdf", ".eps", ".jpg")
+
 
 def new_figure(*, width: float = 7.0, height: float = 4.5) -> Figure:
     """An empty figure of this many inches."""
@@ -18,9 +20,17 @@ def new_figure(*, width: float = 7.0, height: float = 4.5) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def save(figure: Figure, path: Path | str) -> Path:
-    """Write the figure in the format that the file's ending names: .png, .svg, .pdf."""
+def check_ending(path: Path | str) -> Path:
+    """The path of a figure to write; an ending that names no format is refused, before any work is done for it."""
     path = Path(path)
+    if path.suffix.lower() not in ENDINGS:
+        raise ValueError(f"a figure cannot be written to {path}; its name must end in {', '.join(ENDINGS)}")
+    return path
+
+
+def save(figure: Figure, path: Path | str) -> Path:
+    """Write the figure in the format that the file's ending names."""
+    path = check_ending(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     return path

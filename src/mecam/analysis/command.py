@@ -16,6 +16,7 @@ import torch
 from mecam.analysis import compare_landscapes, plot_tracking, tracking
 from mecam.analysis import curvature as curvatures
 from mecam.analysis import spectrum as spectra
+from mecam.analysis._figure import check_ending
 from mecam.analysis.runs import objective_of, virtual_domain_of
 from mecam.recipe import Recipe
 from mecam.runs import RunError, write_atomic
@@ -54,6 +55,8 @@ def curvature(
         wanted = [float(radius) for radius in radii.split(",")]
     except ValueError:
         raise ValueError(f"--radii {radii} is not a list of numbers such as 0.05,0.1") from None
+    if plot is not None:
+        check_ending(plot)
     chosen = named(runs)
     found, exacts = {}, {}
     with progress() as tell:
@@ -108,6 +111,8 @@ def spectrum(
     repeats: int = REPEATS,
 ) -> str:
     """Eigenvalues and trace in words; the density as a figure."""
+    if density is not None:
+        check_ending(density)
     objective = objective_of(
         run,
         split,  # type: ignore[arg-type]

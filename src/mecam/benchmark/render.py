@@ -14,6 +14,7 @@ from mecam.benchmark import paper
 from mecam.benchmark.tables import AVERAGE, Cell, Difference, Key, Row, Spread, difference, rank_averages
 
 CAPTIONS = {"stderr": "standard error over trials (ddof 0)", "std": "standard deviation over trials (ddof 0)"}
+BEST = "*: the best of our rows in its column, to a digit after the point."
 OTHER = "†"  # beside a row of ours whose setting is not the published one
 
 
@@ -149,7 +150,9 @@ def _origin(cell: paper.Published) -> str:
 
 
 def _best(means: Sequence[float | None]) -> list[int]:
-    """The places of the best, as far as a digit after the point can tell."""
+    """The places of the best, as far as a digit after the point can tell; none where there is nothing beside it."""
+    if len(means) < 2:
+        return []
     rounded = [None if mean is None else round(mean, 1) for mean in means]
     top = max((mean for mean in rounded if mean is not None), default=None)
     return [place for place, mean in enumerate(rounded) if mean is not None and mean == top]
@@ -233,18 +236,25 @@ def _terminal(grids: Sequence[Grid], caption: str) -> str:
             for line in [grid.header, *marked]
         ]
         blocks.append("\n".join([grid.title, *(line.rstrip() for line in lines)]))
+    if any(grid.best for grid in grids):
+        blocks.append(BEST)
     return "\n\n".join(blocks)
 
 
 def _markdown(grids: Sequence[Grid], caption: str) -> str:
     blocks = [caption]
     for grid in grids:
-        lines = [grid.header, ["---", *["---:"] * (len(grid.header) - 1)]]
+        lines = [[_cell(cell) for cell in grid.header], ["---", *["---:"] * (len(grid.header) - 1)]]
         for number, line in enumerate(grid.body):
-            cells = [cell.replace("|", "\\|") for cell in line]
+            cells = map(_cell, line)
             lines.append([f"**{c}**" if (number, column) in grid.best else c for column, c in enumerate(cells)])
-        blocks.append("\n".join([f"### {grid.title}", "", *(f"| {' | '.join(line)} |" for line in lines)]))
+        blocks.append("\n".join([f"### {_cell(grid.title)}", "", *(f"| {' | '.join(line)} |" for line in lines)]))
     return "\n\n".join(blocks)
+
+
+def _cell(text: str) -> str:
+    """As it may stand in a Markdown table, where | ends a cell."""
+    return text.replace("|", "\\|")
 
 
 def _latex(grids: Sequence[Grid], caption: str) -> str:
