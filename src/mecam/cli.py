@@ -265,17 +265,18 @@ def predict(
     run: RunArgument,
     images: Annotated[list[Path], typer.Argument(help="Image files, and folders of them.")],
     format: Annotated[str, typer.Option(help="csv or json.")] = "csv",
+    probabilities: Annotated[bool, typer.Option("--probabilities", help="Also of every class.")] = False,
     device: Device = "auto",
 ) -> None:
     """Class and probability for images. One that cannot be read is named, and the exit code is 1 then."""
     with spoken_errors():
-        from mecam.serving import find_images, load_model, writer
+        from mecam.serving import check_form, find_images, load_model, writer
         from mecam.training.machine import find_machine
 
-        write = writer(format, sys.stdout)
+        check_form(format)
         model = load_model(run, device=find_machine(device).device)
         unreadable = 0
-        with write:
+        with writer(format, sys.stdout, model.classes if probabilities else ()) as write:
             for found in model.predictions(find_images(images)):
                 if found.error is None:
                     write.row(found)

@@ -20,6 +20,12 @@ def test_a_registered_method_is_made_by_its_name() -> None:
     assert register(Mine) is Mine  # a cell of a notebook runs twice
 
 
+def test_of_an_unknown_method_it_is_said_that_ones_own_are_registered_first() -> None:
+    said = r"no method 'variance'; did you mean .*\?.*of your own must be registered first, in Python"
+    with pytest.raises(ValueError, match=said):
+        create("variance")
+
+
 def test_a_name_that_is_taken_is_refused() -> None:
     class Mine(ERM):
         name = "coral"

@@ -89,6 +89,38 @@ def test_every_kind_of_image(model: TrainedModel, tmp_path: Path) -> None:
         assert one.label == model.classes[int(expected.argmax())]
 
 
+def test_pillows_images_give_what_their_files_give(model: TrainedModel, tmp_path: Path) -> None:
+    colour = Image.fromarray(np.random.default_rng(1).integers(0, 256, (50, 30, 4), dtype=np.uint8))
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    colour.save(tmp_path / "a.png", exif=turned)
+    with Image.open(tmp_path / "a.png") as opened:
+        alone, several = list(model.predictions(opened)), list(model.predictions([opened, tmp_path / "a.png", colour]))
+        assert opened.load() is not None  # still the caller's
+    [path], [text] = (list(model.predictions(file)) for file in (tmp_path / "a.png", str(tmp_path / "a.png")))
+    assert [one.image for one in several] == [opened, tmp_path / "a.png", colour]
+    for one in (*alone, *several[:2], text):
+        assert one.probabilities == pytest.approx(path.probabilities, abs=1e-6)
+    assert several[2].probabilities != pytest.approx(path.probabilities, abs=1e-6)  # it lies on its side
+    [refused] = model.predictions(Image.new("F", (4, 4)))
+    assert refused.error is not None
+    assert refused.error.startswith("the image has floating-point pixels")
+
+
+def test_the_probabilities_of_all_classes(run: Path, model: TrainedModel, images: Path) -> None:
+    file = images / "lab" / "red" / "1.png"
+    with Image.open(file) as picture:
+        expected = dict(zip(model.classes, by_hand(model, picture).tolist(), strict=True))
+    asked = ["predict", str(run), str(file), "--probabilities"]
+    [row] = csv.DictReader(io.StringIO(CliRunner().invoke(app, asked).stdout))
+    assert list(row) == ["image", "class", "probability", "probability of blue", "probability of red"]
+    assert {name: float(row[f"probability of {name}"]) for name in CLASSES} == pytest.approx(expected, abs=1e-5)
+    assert row["probability"] == row[f"probability of {row['class']}"]
+    [entry] = json.loads(CliRunner().invoke(app, [*asked, "--format", "json"]).stdout)
+    assert entry["probabilities"] == pytest.approx(expected, abs=1e-5)
+    assert list(entry) == ["image", "class", "probability", "probabilities"]
+
+
 def test_csv_and_json_name_what_cannot_be_read_and_go_on(run: Path, images: Path, tmp_path: Path) -> None:
     folder = tmp_path / 'a "folder", with signs'
     (folder / "deep").mkdir(parents=True)

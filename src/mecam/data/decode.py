@@ -46,8 +46,8 @@ class Resampled:
     height: int
 
 
-def decode(source: Source, *, name: str, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
-    """uint8 (height, width, 3) of the file, or of its bytes; `name` is what an error calls it.
+def decode(source: Source | Image.Image, *, name: str, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
+    """uint8 (height, width, 3) of the file, of its bytes or of Pillow's image; `name` is what an error calls it.
 
     The picture a viewer shows: EXIF orientation applied, transparent pixels on white, the first frame of an animation,
     16 bits scaled to 8. More than `max_pixels` is refused before a pixel is decoded; beyond 178,956,970 Pillow refuses
@@ -98,13 +98,16 @@ def measure(source: Source, *, upright_up_to: int) -> tuple[int, int]:
 
 
 @contextmanager
-def _opened(source: Source, name: str, max_pixels: int) -> Iterator[Image.Image]:
+def _opened(source: Source | Image.Image, name: str, max_pixels: int) -> Iterator[Image.Image]:
     """The image, and whatever fails in reading it as an error that names it."""
     try:
         with ExitStack() as files:
-            # opened here, as Pillow maps files that it opens itself, and then turns some TIFF wrongly
-            file = files.enter_context(source.open("rb")) if isinstance(source, Path) else source
-            image = files.enter_context(_read_header(file))
+            if isinstance(source, Image.Image):
+                image = source  # open already, and not ours to close
+            else:
+                # opened here, as Pillow maps files that it opens itself, and then turns some TIFF wrongly
+                file = files.enter_context(source.open("rb")) if isinstance(source, Path) else source
+                image = files.enter_context(_read_header(file))
             _check_size(image, name, max_pixels)
             yield image
     except DataError:
@@ -128,7 +131,9 @@ def _read_header(source: Source) -> Image.Image:
     return Image.open(BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
 
 
-def _is_empty(source: Source) -> bool:
+def _is_empty(source: Source | Image.Image) -> bool:
+    if isinstance(source, Image.Image):
+        return False
     if isinstance(source, bytes):
         return not source
     if isinstance(source, Path):

@@ -85,7 +85,10 @@ def find(name: str) -> type[Method]:
     """The method of this name; an unknown name is an error with near matches."""
     if name in METHODS:
         return METHODS[name]
-    raise ValueError(f"there is no method {name!r}; {hint(name, METHODS)}")
+    raise ValueError(
+        f"there is no method {name!r}; {hint(name, METHODS)} (a method of your own must be registered first, in "
+        "Python, before a run of it is made or opened: mecam.methods.register)"
+    )
 
 
 def create(name: str, **settings: Any) -> Method:

@@ -3,6 +3,16 @@
 from mecam.serving.export import ExportError, export
 from mecam.serving.images import find_images
 from mecam.serving.model import Prediction, TrainedModel, find_run, load_model
-from mecam.serving.tables import writer
+from mecam.serving.tables import check_form, writer
 
-__all__ = ["ExportError", "Prediction", "TrainedModel", "export", "find_images", "find_run", "load_model", "writer"]
+__all__ = [
+    "ExportError",
+    "Prediction",
+    "TrainedModel",
+    "check_form",
+    "export",
+    "find_images",
+    "find_run",
+    "load_model",
+    "writer",
+]

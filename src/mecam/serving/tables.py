@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -17,25 +17,25 @@ DIGITS = 6
 class CSVWriter:
     """A header, then a row a prediction, written as it comes."""
 
-    def __init__(self, file: TextIO) -> None:
-        self._rows = csv.writer(file, lineterminator="\n")
+    def __init__(self, file: TextIO, classes: Sequence[str] = ()) -> None:
+        self._rows, self._classes = csv.writer(file, lineterminator="\n"), classes
 
     def __enter__(self) -> Self:
-        self._rows.writerow(COLUMNS)
+        self._rows.writerow([*COLUMNS, *(f"probability of {name}" for name in self._classes)])
         return self
 
     def __exit__(self, _kind: type[BaseException] | None, _: BaseException | None, _tb: TracebackType | None) -> None:
         return
 
     def row(self, found: Prediction) -> None:
-        self._rows.writerow(_values(found))
+        self._rows.writerow([*_values(found), *_every(found, self._classes).values()])
 
 
 class JSONWriter:
     """A list of objects, an object a line, that is closed even where there are none or an error ends it."""
 
-    def __init__(self, file: TextIO) -> None:
-        self._file, self._before = file, "\n"
+    def __init__(self, file: TextIO, classes: Sequence[str] = ()) -> None:
+        self._file, self._classes, self._before = file, classes, "\n"
 
     def __enter__(self) -> Self:
         self._file.write("[")
@@ -45,16 +45,30 @@ class JSONWriter:
         self._file.write("\n]\n")
 
     def row(self, found: Prediction) -> None:
-        self._file.write(f"{self._before}  {json.dumps(dict(zip(COLUMNS, _values(found), strict=True)))}")
+        entry: dict[str, object] = dict(zip(COLUMNS, _values(found), strict=True))
+        if self._classes:
+            entry["probabilities"] = _every(found, self._classes)
+        self._file.write(f"{self._before}  {json.dumps(entry)}")
         self._before = ",\n"
 
 
-def writer(form: str, file: TextIO) -> CSVWriter | JSONWriter:
-    """The writer of this form."""
-    forms: dict[str, Callable[[TextIO], CSVWriter | JSONWriter]] = {"csv": CSVWriter, "json": JSONWriter}
-    if form not in forms:
+FORMS: dict[str, type[CSVWriter] | type[JSONWriter]] = {"csv": CSVWriter, "json": JSONWriter}
+
+
+def writer(form: str, file: TextIO, classes: Sequence[str] = ()) -> CSVWriter | JSONWriter:
+    """The writer of this form; the probabilities of these classes go beside that of the class that is named."""
+    check_form(form)
+    return FORMS[form](file, classes)
+
+
+def check_form(form: str) -> None:
+    """Refuse a form that is not there, before a model is loaded."""
+    if form not in FORMS:
         raise ValueError(f"format {form!r} is not known; csv and json are")
-    return forms[form](file)
+
+
+def _every(found: Prediction, classes: Sequence[str]) -> dict[str, float]:
+    return {name: round(found.probabilities[name], DIGITS) for name in classes}
 
 
 def _values(found: Prediction) -> tuple[str, str | None, float | None]:
