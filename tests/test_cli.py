@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -286,6 +287,22 @@ def test_lists(images: Path) -> None:
     assert "Recognition in Terra Incognita" in mecam("data", "list").stdout
     assert (check := mecam("data", "check", str(images), "--name", "pacs")).exit_code == 1
     assert "domain 'sketch' is missing" in check.stdout
+
+
+def test_data_check_of_a_folder_of_ones_own(images: Path, tmp_path: Path) -> None:
+    sound = mecam("data", "check", str(images))
+    assert (sound.exit_code, sound.stdout.split()[:2]) == (0, ["class", "clinic"])
+    assert sound.stdout.endswith("all of which can be read\n")
+    data = tmp_path / "data"
+    shutil.copytree(images, data)
+    (data / "lab" / "red" / "broken.png").write_bytes(b"no image")
+    found = mecam("data", "check", str(data), "--quiet")
+    assert (found.exit_code, found.stderr) == (1, "")
+    assert found.stdout.splitlines()[-1].startswith("lab/red/broken.png cannot be read as an image")
+    called_pacs = data.rename(tmp_path / "PACS")
+    assert "domain 'sketch' is missing" in mecam("data", "check", str(called_pacs)).stdout
+    wrong = mecam("data", "check", str(called_pacs), "--name", "nosuch")
+    assert (wrong.exit_code, wrong.stderr[:36]) == (2, "mecam: there is no benchmark 'nosuch")
 
 
 def test_doctor_finds_what_is_installed_and_says_what_is_wrong_with_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

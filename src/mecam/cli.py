@@ -371,21 +371,36 @@ def data_list() -> None:
 def data_check(
     folder: FolderArgument,
     name: Annotated[
-        str | None, typer.Option(help="The benchmark it should be; by the folder's name if left out.")
+        str | None, typer.Option(help="The benchmark it should be; without, the one that the folder is called after.")
     ] = None,
+    workers: Annotated[int | None, typer.Option(help="Threads that decode.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
-    """Say exactly what is missing or extra; of a store, check every byte. The exit code is 1 if there is anything."""
+    """Say what is in a folder of yours and what is wrong with it; every image is decoded.
+
+    Of a benchmark (by --name, or by the folder's name): what is missing or extra. Of a store: whether every byte is as
+    it was packed. The exit code is 1 if something is wrong.
+    """
     with spoken_errors():
         from mecam.data.folder import scan
-        from mecam.data.known import check, find
+        from mecam.data.inventory import Inventory
+        from mecam.data.known import check, find, is_known
+        from mecam.data.pack import unreadable
         from mecam.data.store import Store, is_store
+        from mecam.training.watch import packing
 
         if is_store(folder):
             store = Store(folder)
             store.verify()
             print(f"{folder}: {len(store)} images, all as they were packed")
             return
-        findings = check(scan(folder, missing_classes="allow"), find(name or folder.resolve().name))
+        found = scan(folder, missing_classes="allow")
+        if name is None and not is_known(found.name):
+            with packing(quiet=quiet) as progress:
+                inventory = Inventory(found, unreadable(found, workers=workers, progress=progress))
+            inventory.show()
+            raise typer.Exit(0 if inventory.fine else 1)
+        findings = check(found, find(name or found.name))
         print("\n".join(findings.lines() or [f"{folder} is a complete {findings.known}"]))
     raise typer.Exit(0 if findings.complete else 1)
 

@@ -52,7 +52,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "list": ("mecam list", "mecam list optimizers --verbose", "mecam list recipe"),
     "doctor": ("mecam doctor",),
     "data list": ("mecam data list",),
-    "data check": ("mecam data check root/PACS", "mecam data check images --name OfficeHome"),
+    "data check": (
+        "mecam data check root",
+        "mecam data check benchmarks/PACS",
+        "mecam data check images --name OfficeHome",
+        "mecam data check packed",
+    ),
     "data pack": ("mecam data pack root --out packed", "mecam data pack root --out packed --skip-unreadable"),
 }
 

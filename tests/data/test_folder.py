@@ -176,9 +176,19 @@ def test_links_to_nowhere_and_to_themselves_are_passed_over(root: Path) -> None:
     found = scan(root)
     assert len(found) == 5
     assert found.notes == (
-        "'.': not folders, ignored: 'self'",
-        "'a/cat': not images, ignored: 'broken.png', 'self.png'",
+        "'.': links that lead nowhere, ignored: 'self'",
+        "'a/cat': links that lead nowhere, ignored: 'broken.png', 'self.png'",
     )
+    assert found.dead == ("self", "a/cat/broken.png", "a/cat/self.png")
+
+
+def test_empty_class_folders_and_hidden_names_are_told(root: Path) -> None:
+    (root / "a" / "fox").mkdir()
+    tree(root, "b/owl/notes.txt", "b/cat/.thumbs.png", ".cache/x/1.png")
+    found = scan(root)
+    assert found.classes == scan(root).classes
+    assert found.empty == ("a/fox", "b/owl")
+    assert found.hidden == (".cache", "b/cat/.thumbs.png")
 
 
 def test_a_folder_named_like_an_image_is_no_image(root: Path) -> None:

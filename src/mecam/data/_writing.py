@@ -50,9 +50,12 @@ OnError = Literal["refuse", "skip"]
 
 @dataclass(frozen=True)
 class Progress:
-    """How far packing is; "waiting" for another process that packs the same data, "measuring" the images' sizes."""
+    """How far packing is; "waiting" for another process that packs the same data, "measuring" the images' sizes.
 
-    phase: Literal["waiting", "measuring", "packing"]
+    "checking" decodes the images, and writes nothing.
+    """
+
+    phase: Literal["waiting", "measuring", "packing", "checking"]
     done: int  # images
     total: int
     unreadable: int = 0

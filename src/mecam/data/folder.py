@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -29,6 +29,9 @@ class Scan:
     files: tuple[tuple[str, ...], ...]
     file_labels: tuple[tuple[int, ...], ...]
     notes: tuple[str, ...]  # what was passed over, and why
+    empty: tuple[str, ...] = ()  # class folders without an image
+    dead: tuple[str, ...] = ()  # links that lead nowhere; in the notes too
+    hidden: tuple[str, ...] = ()  # files and folders
 
     @property
     def name(self) -> str:
@@ -54,13 +57,14 @@ def scan(root: Path, *, missing_classes: MissingClasses = "error") -> Scan:
     if not os.path.isdir(root):
         raise DataError(f"{root} {'is not a folder' if os.path.lexists(root) else 'does not exist'}; {LAYOUT}")
     walk = _Walk(root)
-    found = {
+    folders = {
         domain: {
-            label: files
-            for label, folder in walk.folders(path)
-            if (files := [f"{domain}/{label}/{file}" for file in walk.images(folder)])
+            label: [f"{domain}/{label}/{file}" for file in walk.images(folder)] for label, folder in walk.folders(path)
         }
         for domain, path in walk.folders(root)
+    }
+    found = {
+        domain: {label: files for label, files in by_class.items() if files} for domain, by_class in folders.items()
     }
     classes = sorted({label for by_class in found.values() for label in by_class})
     _check(root, found, classes, missing_classes, walk.notes)
@@ -74,6 +78,9 @@ def scan(root: Path, *, missing_classes: MissingClasses = "error") -> Scan:
             tuple(label_of[name] for name, files in by_class.items() for _ in files) for by_class in found.values()
         ),
         notes=tuple(walk.notes),
+        empty=tuple(f"{domain}/{label}" for domain, labels in folders.items() for label in labels if not labels[label]),
+        dead=tuple(walk.dead),
+        hidden=tuple(walk.hidden),
     )
 
 
@@ -96,9 +103,9 @@ def _check(
             f"target on one domain is refused as well. Is this the folder of one domain? {LAYOUT}"
         )
     if empty := [domain for domain, by_class in found.items() if not by_class]:
-        raise DataError(f"no images in the domain {_listed(empty)} of {root}; add them or remove the folder. {LAYOUT}")
+        raise DataError(f"no images in the domain {listed(empty)} of {root}; add them or remove the folder. {LAYOUT}")
     lacking = [
-        f"{domain!r} has no images of {_listed(absent)}"
+        f"{domain!r} has no images of {listed(absent)}"
         for domain, by_class in found.items()
         if (absent := [label for label in classes if label not in by_class])
     ]
@@ -109,7 +116,8 @@ def _check(
         )
 
 
-def _listed(names: list[str], most: int = 10) -> str:
+def listed(names: Sequence[str], most: int = 10) -> str:
+    """The first names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(repr, names[:most])) + more
 
@@ -120,13 +128,14 @@ class _Walk:
 
     root: Path
     notes: list[str] = field(default_factory=list)
+    dead: list[str] = field(default_factory=list)
+    hidden: list[str] = field(default_factory=list)
     seen: set[tuple[int, int]] = field(default_factory=set)
 
     def folders(self, parent: Path) -> Iterator[tuple[str, Path]]:
         """Name and path of each folder in the parent, sorted by name."""
         entries = self._entries(parent)
-        if files := [entry.name for entry in entries if not _is_dir(entry)]:
-            self.notes.append(f"{self._shown(parent)!r}: not folders, ignored: {_listed(files, 3)}")
+        self._note(parent, "not folders", [entry.name for entry in entries if not _is_dir(entry)])
         for entry in entries:
             if _is_dir(entry) and self._enter(entry):
                 yield entry.name, Path(entry.path)
@@ -145,17 +154,21 @@ class _Walk:
                     found.append((inside, entry.name, path))
                 else:
                     skipped.append(path)
-        if skipped:
-            self.notes.append(f"{self._shown(folder)!r}: not images, ignored: {_listed(sorted(skipped), 3)}")
+        self._note(folder, "not images", sorted(skipped))
         return [path for *_, path in sorted(found)]
 
     def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
         try:
             with os.scandir(folder) as entries:
-                visible = [entry for entry in entries if not hidden(entry.name)]
+                found = sorted(entries, key=lambda entry: entry.name)
         except OSError as error:
             raise DataError(f"the folder {folder} cannot be read: {error.strerror}; check its permissions") from error
-        return sorted(visible, key=lambda entry: entry.name)
+        self.hidden += [self._shown(entry.path) for entry in found if hidden(entry.name)]
+        visible = [entry for entry in found if not hidden(entry.name)]
+        dead = [entry.name for entry in visible if entry.is_symlink() and not os.path.exists(entry.path)]
+        self.dead += [self._shown(folder / name) for name in dead]
+        self._note(folder, "links that lead nowhere", dead)
+        return [entry for entry in visible if entry.name not in set(dead)] if dead else visible
 
     def _enter(self, entry: os.DirEntry[str]) -> bool:
         """Whether the folder is new: a link that leads back into the root is visited where it really lies."""
@@ -172,6 +185,10 @@ class _Walk:
             return False
         self.seen.add(identity)
         return True
+
+    def _note(self, folder: Path, what: str, names: list[str]) -> None:
+        if names:
+            self.notes.append(f"{self._shown(folder)!r}: {what}, ignored: {listed(names, 3)}")
 
     def _shown(self, path: str | Path) -> str:
         return os.path.relpath(path, self.root)

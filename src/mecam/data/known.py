@@ -134,6 +134,11 @@ DOMAIN_NET = Known(
 KNOWN: Mapping[str, Known] = {known.name: known for known in (PACS, VLCS, OFFICE_HOME, TERRA_INCOGNITA, DOMAIN_NET)}
 
 
+def is_known(name: str) -> bool:
+    """Whether there is a benchmark of this name, in any case."""
+    return _plain(name) in map(_plain, KNOWN)
+
+
 def find(name: str) -> Known:
     """The benchmark of this name, in any case; an unknown name is an error with near matches."""
     names = {_plain(known): known for known in KNOWN}

@@ -24,9 +24,9 @@ from mecam.data._writing import OnError, Picture, Plan, Progress, Report, Unread
 from mecam.data.decode import Resampled, measure, resample
 from mecam.data.domains import DataError, DomainSet
 from mecam.data.folder import Scan, hidden, scan
-from mecam.data.store import Mode, Store, available_cores
+from mecam.data.store import Mode, Skipped, Store, available_cores
 
-__all__ = ["PIXEL_LIMIT", "SIDE", "OnError", "Progress", "Report", "listing_digest", "pack", "pack_set"]
+__all__ = ["PIXEL_LIMIT", "SIDE", "OnError", "Progress", "Report", "listing_digest", "pack", "pack_set", "unreadable"]
 
 SIDE = 320  # pixels of a side where images differ in size or are larger
 PIXEL_LIMIT = 8 << 30  # bytes of pixels above which "auto" stores the files' own bytes
@@ -122,6 +122,29 @@ def pack_set(data: DomainSet, out: Path | str) -> Store:
         fingerprint=data.fingerprint,
     )
     return write(plan, Path(out), on_error="refuse", threads=1, report=_silent)
+
+
+def unreadable(found: Scan, *, workers: int | None = None, progress: Report | None = None) -> tuple[Skipped, ...]:
+    """The images that `pack` would refuse: each is decoded as it does, and nothing is written."""
+    report, threads = progress or _silent, available_cores() if workers is None else workers
+    names = [file for files in found.files for file in files]
+    size = _common_size(found.root, names, SIDE, threads, report) or (SIDE, SIDE)
+    reader = _Reader(found.root, names, _Listing.of(found), size, "decoded")
+
+    def refusal(image: int) -> Skipped | None:
+        try:
+            reader.read(image)
+        except Unreadable as error:
+            return Skipped(names[image], str(error))
+        return None
+
+    refused: list[Skipped] = []
+    with ThreadPoolExecutor(threads) as executor:
+        for start in range(0, len(names), MEASURED_AT_ONCE):
+            report(Progress("checking", start, len(names), len(refused)))
+            images = range(start, min(start + MEASURED_AT_ONCE, len(names)))
+            refused += filter(None, executor.map(refusal, images))
+    return tuple(refused)
 
 
 def listing_digest(found: Scan) -> str:
