@@ -53,7 +53,8 @@ def spoken_errors(*, resumes: bool = False) -> Iterator[None]:
         except BrokenPipeError:  # the reader of the output has seen enough, which typer knows
             raise
         except (RunError, ValueError, ImportError, OSError) as error:  # those of data and recipes are ValueErrors
-            print(f"mecam: {_line(error)}", file=sys.stderr)
+            lines = getattr(error, "lines", (error,))  # an error that lists images has a line for each
+            print("mecam: " + "\n  ".join(map(_line, lines)), file=sys.stderr)
             raise typer.Exit(2) from error
     except KeyboardInterrupt as error:
         print(f"mecam: interrupted{'; the same command goes on from there' if resumes else ''}", file=sys.stderr)
@@ -138,6 +139,7 @@ def bench(
         bool, typer.Option("--shared", help="All of Ray's nodes see --out: a lost run goes on from its checkpoint.")
     ] = False,
     device: Device = "auto",
+    skip_unreadable: SkipUnreadable = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and for how long.")] = False,
 ) -> None:
     """Run every combination, each domain in turn left out. The same command goes on where it was stopped."""
@@ -148,12 +150,17 @@ def bench(
             "data": data, "target": target, "method": method, "optimizer": optimizer, "averaging": averaging,
             "backbone": backbone, "steps": steps, "seed": seeds,
         }  # fmt: skip
-        recipes = command.recipes(experiment, given, set_ or [], small=small, draws=draws, grid=grid)
-        chosen = command.make_engine(
-            engine, workers=workers, device=device, address=address, cpus=cpus, gpus=gpus, shared=shared
+        recipes = command.recipes(
+            experiment, given, set_ or [], small=small, draws=draws, grid=grid, skip_unreadable=skip_unreadable
         )
+        chosen = command.make_engine(
+            engine, workers=workers, device=device, address=address, cpus=cpus, gpus=gpus, shared=shared,
+            skip_unreadable=skip_unreadable,
+        )  # fmt: skip
+        if skip_unreadable:
+            command.name_left_out(recipes)
         if dry_run:
-            print("\n".join(command.forecast(recipes, out, device)))
+            print("\n".join(command.forecast(recipes, out, device, skip_unreadable=skip_unreadable)))
             return
         code = command.run(recipes, out, chosen)
     raise typer.Exit(code)

@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 
 from mecam import bench
 from mecam.cli import app
+from mecam.data.domains import UnreadableError
 from tests.benchmark.folders import write_run
+from tests.data.folders import make_folder
 
 TINY = ["--steps", "2", "--set", "evaluate_every=1", "--set", "batch=4", "--set", "image_size=16"]
 
@@ -48,6 +50,23 @@ def test_a_benchmark_from_the_command_line(tmp_path: Path) -> None:
     tiny = TINY[3::2]
     again = bench(optimizer=["adam", "sam"], target="art,photo", seeds=0, steps=2, set=tiny, out=tmp_path)
     assert (again.runs, again.before, again.done) == (4, 4, [])
+
+
+def test_unreadable_images_are_refused_or_left_out_as_asked(tmp_path: Path) -> None:
+    data = make_folder(tmp_path / "data", each=4)
+    (data / "art" / "cat" / "broken.png").write_bytes(b"no image")
+    words = ["bench", "--data", data, "--target", "art", "--seeds", "0", *TINY, "--out", tmp_path / "out"]
+    words += ["--backbone", "resnet8", "--workers", "1", "--device", "cpu"]
+    assert mecam(*words).exit_code == 2
+    done = mecam(*words, "--skip-unreadable")
+    assert done.exit_code == 0, done.stderr
+    assert done.stderr.startswith("left out: art/cat/broken.png")
+    assert "0 runs to do, 1 done" in mecam(*words, "--skip-unreadable", "--dry-run").stdout
+    settings: dict[str, Any] = {"data": str(data), "target": "photo", "seeds": 0, "steps": 2, "backbone": "resnet8"}
+    with pytest.raises(UnreadableError, match="broken"):
+        bench(**settings, set=TINY[3::2], out=tmp_path / "out")
+    again = bench(**settings, set=TINY[3::2], out=tmp_path / "out", workers=1, device="cpu", skip_unreadable=True)
+    assert (len(again.done), again.failed) == (1, {})
 
 
 def test_a_failed_run_is_named_with_its_log_and_the_exit_code_says_so(tmp_path: Path) -> None:

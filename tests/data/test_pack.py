@@ -243,7 +243,14 @@ class TestUnreadableImages:
         message = str(caught.value)
         assert message.startswith("3 images of data cannot be read")
         assert all(name in message for name in ("art/dog/0001.png", "photo/cat/0002.png", "photo/cat/0001.png"))
-        assert 'on_error="skip", which is --skip-unreadable of mecam train and mecam data pack' in message
+        assert "--skip-unreadable of mecam train, mecam bench and mecam data pack" in message
+        assert "whose store (its --out) is then given as --data" in message
+        assert 'on_error="skip":\n' in message
+        assert [line.split()[0] for line in message.splitlines()[1:]] == [
+            "art/dog/0001.png",
+            "photo/cat/0001.png",
+            "photo/cat/0002.png",
+        ]
         assert not (tmp_path / "store").exists()
 
     @pytest.mark.parametrize("mode", ["decoded", "encoded"])

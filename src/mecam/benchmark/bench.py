@@ -12,6 +12,7 @@ from mecam.benchmark.local import LocalEngine
 from mecam.benchmark.plan import data_sets, expand
 from mecam.data.domains import source_domains
 from mecam.data.open import open_data
+from mecam.data.pack import OnError
 from mecam.recipe import Recipe
 from mecam.runs import RunFolder
 
@@ -27,9 +28,9 @@ class Outcome:
     stopped: list[str] = field(default_factory=list)
 
 
-def runs_of(blocks: Sequence[Mapping[str, Any]]) -> list[Recipe]:
+def runs_of(blocks: Sequence[Mapping[str, Any]], *, on_error: OnError = "refuse") -> list[Recipe]:
     """The runs of these blocks. Opens their data sets, which packs them on first use: before any run needs them."""
-    sets = {name: open_data(name) for name in data_sets(blocks)}
+    sets = {name: open_data(name, on_error=on_error) for name in data_sets(blocks)}
     recipes = expand(blocks, {name: data.domains for name, data in sets.items()})
     for data, target in {(recipe.data, recipe.target) for recipe in recipes}:
         source_domains(sets[data], target)  # refuses a domain that is not there

@@ -42,17 +42,24 @@ def bench(
     engine: Engine | str = "local",
     workers: int | None = None,
     device: str = "auto",
+    skip_unreadable: bool = False,
     watch: Watch | None = None,
 ) -> Outcome:
-    """What `mecam bench` does, under its words: several are a list, or separated by commas. Prints nothing."""
+    """What `mecam bench` does, under its words: several are a list, or separated by commas. Prints nothing.
+
+    An engine that is given as an object has a `skip_unreadable` of its own.
+    """
     from mecam.benchmark.bench import bench as run_missing
 
     given = {
         "data": data, "target": target, "method": method, "optimizer": optimizer, "averaging": averaging,
         "backbone": backbone, "steps": steps, "seed": seeds,
     }  # fmt: skip
-    found = recipes(None if experiment is None else Path(experiment), given, set, small=small, draws=draws, grid=grid)
-    chosen = make_engine(engine, workers=workers, device=device) if isinstance(engine, str) else engine
+    file = None if experiment is None else Path(experiment)
+    found = recipes(file, given, set, small=small, draws=draws, grid=grid, skip_unreadable=skip_unreadable)
+    chosen = engine
+    if isinstance(chosen, str):
+        chosen = make_engine(chosen, workers=workers, device=device, skip_unreadable=skip_unreadable)
     return run_missing(found, out, engine=chosen, watch=watch)
 
 
@@ -64,6 +71,7 @@ def recipes(
     small: bool = False,
     draws: int = 1,
     grid: str = "none",
+    skip_unreadable: bool = False,
 ) -> list[Recipe]:
     """The runs that the words mean."""
     from mecam.benchmark import search
@@ -83,7 +91,7 @@ def recipes(
     values = {name: _listed(name, words) for name, words in given.items() if words is not None}
     for assignment in assignments:
         one_run.assign(values, assignment)
-    found = runs_of(plan.override(blocks, values))
+    found = runs_of(plan.override(blocks, values), on_error="skip" if skip_unreadable else "refuse")
     ordered = GRIDS[grid]
     if ordered is not None:
         other = next((recipe.optimizer for recipe in found if recipe.optimizer != "mecam"), None)
@@ -104,26 +112,38 @@ def make_engine(
     cpus: float = 1,
     gpus: float = 0,
     shared: bool = False,
+    skip_unreadable: bool = False,
 ) -> Engine:
     """The engine of this name; workers are the local one's, address, cpus and gpus (a run's share) and shared Ray's."""
     if name == "local":
         from mecam.benchmark.local import LocalEngine
 
-        return LocalEngine(workers=workers, device=device)
+        return LocalEngine(workers=workers, device=device, skip_unreadable=skip_unreadable)
     if name == "ray":
         from mecam.benchmark.ray_engine import RayEngine
 
-        return RayEngine(address=address, device=device, cpus=cpus, gpus=gpus, shared=shared)
+        return RayEngine(
+            address=address, device=device, cpus=cpus, gpus=gpus, shared=shared, skip_unreadable=skip_unreadable
+        )
     raise RecipeError(f"there is no engine {name!r}; there are local and ray")
 
 
-def forecast(recipes: Sequence[Recipe], out: Path, device: str = "auto") -> list[str]:
+def name_left_out(recipes: Sequence[Recipe]) -> None:
+    """Say which images of the runs' data could not be read."""
+    from mecam.data.open import open_data
+    from mecam.training.command import name_left_out as name_of_one
+
+    for data in sorted({recipe.data for recipe in recipes}):
+        name_of_one(open_data(data, on_error="skip"))
+
+
+def forecast(recipes: Sequence[Recipe], out: Path, device: str = "auto", *, skip_unreadable: bool = False) -> list[str]:
     """What would run, and for how long, one run after another."""
     from mecam.benchmark import estimate
     from mecam.benchmark.bench import missing
 
     rest = missing(recipes, out)
-    taken = estimate.seconds(rest, out, device)
+    taken = estimate.seconds(rest, out, device, on_error="skip" if skip_unreadable else "refuse")
     lines = [f"{recipe.run_id}  {view.clock(taken[recipe.run_id])}" for recipe in rest]
     total = view.clock(sum(taken.values()))
     return [*lines, f"{len(rest)} runs to do, {len(recipes) - len(rest)} done; {total} one after another"]

@@ -14,6 +14,7 @@ from torch import Tensor
 from mecam.benchmark.results import DAMAGE, recipe_of
 from mecam.benchmark.worker import TIMING
 from mecam.data.open import open_data
+from mecam.data.pack import OnError
 from mecam.optim.registry import find as find_optimizer
 from mecam.recipe import Recipe
 from mecam.runs import RunError
@@ -24,7 +25,9 @@ SAMPLE = 64  # images of each split
 LONG = 3.0  # seconds
 
 
-def seconds(recipes: Sequence[Recipe], out: Path, device: str = "auto") -> dict[str, float]:
+def seconds(
+    recipes: Sequence[Recipe], out: Path, device: str = "auto", *, on_error: OnError = "refuse"
+) -> dict[str, float]:
     """Seconds for each run, by its id. What it says of a step includes its share of the evaluations.
 
     Where steps are long, one is taken, and the others are told from it by their optimizers' passes.
@@ -36,7 +39,7 @@ def seconds(recipes: Sequence[Recipe], out: Path, device: str = "auto") -> dict[
         kind, work = _kind(recipe), (recipe.data, recipe.backbone, recipe.batch, recipe.image_size)
         count = find_optimizer(recipe.optimizer).passes
         if kind not in measured:
-            measured[kind] = passes[work] * count if work in passes else _probe(recipe, device)
+            measured[kind] = passes[work] * count if work in passes else _probe(recipe, device, on_error)
             if measured[kind] > LONG:
                 passes.setdefault(work, measured[kind] / count)
         found[recipe.run_id] = measured[kind] * (recipe.steps + 1)
@@ -58,9 +61,9 @@ def _measured(out: Path) -> dict[tuple[object, ...], float]:
     return {kind: sum(values) / len(values) for kind, values in times.items()}
 
 
-def _probe(recipe: Recipe, device: str) -> float:
+def _probe(recipe: Recipe, device: str, on_error: OnError) -> float:
     """Seconds a step, evaluations included, from a step or two and the evaluation of a few images."""
-    run = Run(recipe, find_machine(device, recipe.precision), open_data(recipe.data))
+    run = Run(recipe, find_machine(device, recipe.precision), open_data(recipe.data, on_error=on_error))
     splits = run.watched()
     few = {name: (domain, part[:SAMPLE]) for name, (domain, part) in splits.items()}
     share = sum(len(part) for _, part in few.values()) / sum(len(part) for _, part in splits.values())

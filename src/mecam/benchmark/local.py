@@ -14,9 +14,13 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mecam.benchmark.jobs import ELSEWHERE_EVERY, ENDED, Event, Watch
 from mecam.recipe import Recipe
+
+if TYPE_CHECKING:
+    from mecam.data.pack import OnError
 
 LISTEN_EVERY = 0.5  # seconds to wait for an event before looking around
 
@@ -40,14 +44,17 @@ class LocalEngine:
         device: auto, cpu, cuda (all of them), cuda:1, ...
         retries: how often a recipe is tried again whose process died (out of memory, killed); it goes on from its
             checkpoint. An error that the recipe raised itself is not tried again.
+        skip_unreadable: leave out images that cannot be read, instead of refusing their data set.
     """
 
-    def __init__(self, *, workers: int | None = None, device: str = "auto", retries: int = 1) -> None:
+    def __init__(
+        self, *, workers: int | None = None, device: str = "auto", retries: int = 1, skip_unreadable: bool = False
+    ) -> None:
         if workers is not None and workers < 1:
             raise ValueError(f"workers={workers} is not allowed; at least 1 process is needed")
         self.devices = _devices(device)
         self.count = workers or (max(1, (os.cpu_count() or 1) // 2) if self.devices == ["cpu"] else len(self.devices))
-        self.retries = retries
+        self.retries, self.skip_unreadable = retries, skip_unreadable
 
     def run(self, recipes: Sequence[Recipe], out: Path, watch: Watch) -> None:
         _Benchmark(self, out, watch).run(recipes)
@@ -138,7 +145,8 @@ class _Benchmark:
         ours, theirs = context.Pipe()
         device, name = self.engine.devices[number % len(self.engine.devices)], f"worker {number}"
         threads = int(os.environ.get("OMP_NUM_THREADS", 0)) or max(1, (os.cpu_count() or 1) // self.engine.count)
-        process = context.Process(target=_serve, args=(theirs, self.out, device, threads, name), name=name, daemon=True)
+        words = (theirs, self.out, device, threads, name, self.engine.skip_unreadable)
+        process = context.Process(target=_serve, args=words, name=name, daemon=True)
         with _deaf_to_ctrl_c():  # which is for the benchmark, and its to pass on: a child inherits the deafness
             process.start()
         theirs.close()
@@ -156,7 +164,7 @@ class _Benchmark:
                 worker.process.kill()
 
 
-def _serve(pipe: Connection, out: Path, device: str, threads: int, name: str) -> None:
+def _serve(pipe: Connection, out: Path, device: str, threads: int, name: str, skip_unreadable: bool) -> None:
     """A worker process: recipes in, events out."""
     os.setpgid(0, 0)  # out of the terminal's reach, whose Ctrl-C a run would hear
     # threads that spin while they wait bring a machine with more threads than cores, another benchmark's say, to a halt
@@ -168,7 +176,8 @@ def _serve(pipe: Connection, out: Path, device: str, threads: int, name: str) ->
     torch.set_num_threads(threads)
     with contextlib.suppress(EOFError, BrokenPipeError):  # the benchmark itself was killed
         for values in iter(pipe.recv, None):
-            work(Recipe(**values), out, device, pipe.send, name)
+            on_error: OnError = "skip" if skip_unreadable else "refuse"
+            work(Recipe(**values), out, device, pipe.send, name, on_error=on_error)
 
 
 @contextlib.contextmanager

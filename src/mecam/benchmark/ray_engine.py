@@ -27,6 +27,7 @@ from mecam.benchmark._parcel import Parcel
 from mecam.benchmark.jobs import ELSEWHERE_EVERY, ENDED, Event, Watch
 from mecam.benchmark.worker import LOG, work
 from mecam.data.domains import DataError
+from mecam.data.pack import OnError
 from mecam.recipe import Recipe
 from mecam.runs import ClaimedError, RunError, RunFolder, claim, write_atomic
 from mecam.runs.claim import NAME as CLAIM
@@ -51,6 +52,7 @@ class RayEngine:
             itself is not tried again.
         shared: every node sees the output folder under its path: runs write into it and go on from their checkpoints.
             Without it, a run that was lost or stopped starts over. Ray on this machine alone always shares it.
+        skip_unreadable: leave out images that cannot be read, instead of refusing their data set.
 
     Data is brought to the nodes; a file that a recipe names as `weights` must be at that path on each of them.
     """
@@ -64,6 +66,7 @@ class RayEngine:
         device: str = "auto",
         retries: int = 3,
         shared: bool = False,
+        skip_unreadable: bool = False,
     ) -> None:
         if min(cpus, gpus) < 0 or cpus + gpus <= 0:
             raise ValueError(f"cpus={cpus} and gpus={gpus} are not allowed; a run needs some of a CPU or a GPU")
@@ -71,6 +74,7 @@ class RayEngine:
             raise ValueError(f"device={device}, but gpus=0: Ray would give a run no GPU; give gpus=1, or 0.5 to share")
         _import_ray()
         self.address, self.cpus, self.gpus, self.retries, self.shared = address, cpus, gpus, retries, shared
+        self.on_error: OnError = "skip" if skip_unreadable else "refuse"
         self.device = device if device != "auto" else "cuda" if gpus else "cpu"
 
     def run(self, recipes: Sequence[Recipe], out: Path, watch: Watch) -> None:
@@ -161,7 +165,7 @@ class _Benchmark:
                     if not self.shared:  # there, the process that runs it claims it
                         held.enter_context(claim(self.out / recipe.run_id))
                     if recipe.data not in self.parcels:
-                        self.parcels[recipe.data] = Parcel.of(recipe.data)
+                        self.parcels[recipe.data] = Parcel.of(recipe.data, on_error=self.engine.on_error)
                 except ClaimedError:
                     self._wait_for(recipe)
                     continue

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from mecam.benchmark.jobs import Event
 from mecam.data.domains import DomainSet
+from mecam.data.open import open_data
+from mecam.data.pack import OnError
 from mecam.recipe import Recipe
 from mecam.runs import ClaimedError, RunError, claim, write_atomic
 from mecam.training import Interrupted, Progress, train
@@ -30,8 +32,12 @@ def work(
     worker: str = "",
     *,
     data: DomainSet | None = None,
+    on_error: OnError = "refuse",
 ) -> None:
-    """Run the recipe, or go on with it; everything it prints goes to its log, everything else to `tell`."""
+    """Run the recipe, or go on with it; everything it prints goes to its log, everything else to `tell`.
+
+    Data that is not given is opened here; `on_error` says what images that cannot be read do then.
+    """
     run_id = recipe.run_id
     try:
         with claim(out / run_id):  # a look: `train` claims it for its time
@@ -47,6 +53,8 @@ def work(
     tell(Event(run_id, "started", steps=recipe.steps, worker=worker))
     with _logged(out / run_id / LOG):
         try:
+            if data is None:
+                data = open_data(recipe.data, on_error=on_error)
             folder = train(recipe, out, device=device, watch=teller, data=data)
             found = mean_accuracy(folder.read_result(), recipe)  # of the weights selected, as in the tables
             end = Event(run_id, "done", recipe.steps, recipe.steps, *found, worker=worker)

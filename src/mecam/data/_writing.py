@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mecam.data._journal import Journal, Shard, move, no_room, only_writer, write_at, write_file, writing
-from mecam.data.domains import DataError
+from mecam.data.domains import DataError, UnreadableError
 from mecam.data.store import (
     DATA,
     ENTRY,
@@ -272,13 +272,14 @@ def _is_there(plan: Plan, out: Path, on_error: OnError) -> bool:
     return True
 
 
-def _unreadable(name: str, images: Sequence[Skipped]) -> DataError:
-    shown = "".join(f"\n  {image.reason}" for image in images[:SHOWN])
+def _unreadable(name: str, images: Sequence[Skipped]) -> UnreadableError:
+    shown = "".join(f"\n  {' '.join(image.reason.split())}" for image in images[:SHOWN])
     more = f"\n  and {len(images) - SHOWN} more" if len(images) > SHOWN else ""
     many = "1 image" if len(images) == 1 else f"{len(images)} images"
-    return DataError(
-        f'{many} of {name} cannot be read; replace or remove them, or leave them out with on_error="skip", which is '
-        f"--skip-unreadable of mecam train and mecam data pack:{shown}{more}"
+    return UnreadableError(
+        f"{many} of {name} cannot be read; replace or remove them, or leave them out: with --skip-unreadable of mecam "
+        "train, mecam bench and mecam data pack, whose store (its --out) is then given as --data; in Python with "
+        f'on_error="skip":{shown}{more}'
     )
 
 

@@ -16,6 +16,14 @@ class DataError(ValueError):
     """Data that cannot be used: what is wrong, what was expected, what to do."""
 
 
+class UnreadableError(DataError):
+    """Images that cannot be read; the message has a line for each after the first."""
+
+    @property
+    def lines(self) -> list[str]:
+        return str(self).splitlines()
+
+
 @runtime_checkable
 class DomainSet(Protocol):
     """Images of the same classes from several domains; a domain and an image are known by their index."""
