@@ -289,6 +289,20 @@ def test_lists(images: Path) -> None:
     assert "domain 'sketch' is missing" in check.stdout
 
 
+def test_domains_that_lack_a_class_are_trained_on_from_a_store(images: Path, tmp_path: Path) -> None:
+    data, store = tmp_path / "data", tmp_path / "store"
+    shutil.copytree(images, data)
+    shutil.rmtree(data / "lab" / "red")
+    refused = mecam("train", "--data", str(data), *TINY, "--out", str(tmp_path / "out"))
+    assert refused.exit_code == 2
+    assert f"mecam data pack {data} --out STORE --allow-missing-classes, then --data STORE" in refused.stderr
+    assert mecam("data", "pack", str(data), "--out", str(store)).exit_code == 2
+    assert mecam("data", "pack", str(data), "--out", str(store), "--allow-missing-classes").exit_code == 0
+    for words in (["--target", "lab"], ["--target", "home", "--set", "balanced=true"]):
+        done = mecam("train", "--data", str(store), *TINY, *words, "--out", str(tmp_path / words[1]))
+        assert done.exit_code == 0, done.stderr
+
+
 def test_data_check_of_a_folder_of_ones_own(images: Path, tmp_path: Path) -> None:
     sound = mecam("data", "check", str(images))
     assert (sound.exit_code, sound.stdout.split()[:2]) == (0, ["class", "clinic"])

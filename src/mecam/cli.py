@@ -419,9 +419,12 @@ def data_pack(
     mode: Annotated[str, typer.Option(help="auto, decoded or encoded.")] = "auto",
     workers: Annotated[int | None, typer.Option(help="Threads that decode.")] = None,
     skip_unreadable: SkipUnreadable = False,
+    allow_missing_classes: Annotated[
+        bool, typer.Option("--allow-missing-classes", help="A domain may lack classes that another one has.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:
-    """Decode a folder once into a memory-mapped store."""
+    """Decode a folder once into a memory-mapped store, which --data takes in the folder's place."""
     with spoken_errors(resumes=True):
         from mecam.data.folder import scan
         from mecam.data.pack import pack
@@ -430,7 +433,8 @@ def data_pack(
 
         with packing(quiet=quiet) as progress:
             on_error = "skip" if skip_unreadable else "refuse"
-            store = pack(scan(folder), out, mode=mode, workers=workers, on_error=on_error, progress=progress)  # type: ignore[arg-type]
+            found = scan(folder, missing_classes="allow" if allow_missing_classes else "error")
+            store = pack(found, out, mode=mode, workers=workers, on_error=on_error, progress=progress)  # type: ignore[arg-type]
         name_left_out(store)
         print(f"{out}: {len(store)} images")
 

@@ -58,7 +58,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "mecam data check images --name OfficeHome",
         "mecam data check packed",
     ),
-    "data pack": ("mecam data pack root --out packed", "mecam data pack root --out packed --skip-unreadable"),
+    "data pack": (
+        "mecam data pack root --out packed",
+        "mecam data pack root --out packed --skip-unreadable --allow-missing-classes",
+        "mecam train --data packed --out model",
+    ),
 }
 
 

@@ -112,7 +112,8 @@ def _check(
     if lacking and missing == "error":
         raise DataError(
             f"the domains of {root} differ in their classes: {'; '.join(lacking)}. Add the images, or remove the "
-            'class everywhere; in Python, scan(root, missing_classes="allow") lets it pass'
+            f"class everywhere. To train on them as they are: mecam data pack {root} --out STORE "
+            '--allow-missing-classes, then --data STORE; in Python, pack(scan(root, missing_classes="allow"), store)'
         )
 
 
