@@ -173,7 +173,7 @@ def test_signals_and_kills_leave_no_trace_in_the_result(images: Path, tmp_path: 
     assert stopped(signal.SIGKILL, "step 28 ", *words, "--out", out).exit_code == -signal.SIGKILL
     resumed = mecam(*words, "--out", out)
     assert resumed.exit_code == 0
-    assert resumed.stderr.startswith("step 20 of 40: "), "not from the checkpoint that SIGTERM left"
+    assert resumed.stderr.splitlines()[1].startswith("step 20 of 40: "), "not from the checkpoint that SIGTERM left"
     for name in RESULTS:
         assert (run_folder(Path(out)) / name).read_bytes() == (run_folder(whole) / name).read_bytes(), name
 
@@ -207,7 +207,12 @@ def test_an_interrupted_pack_says_so_in_one_line(tmp_path: Path) -> None:
         (["--set", "stps=3"], "no entry 'stps'; did you mean steps"),
         (["--set", "lr"], "'lr' is not of the form name=value"),
         (["--set", "steps.more=3"], "steps is a value, not a table"),
-        (["--set", "optimizer_settings.rh=3"], "unexpected keyword argument 'rh'"),
+        (["--backbone", "resnet9"], "resnet18? Models of timm are called timm/<name>"),
+        (["--set", "lr=inf"], "lr=inf is not allowed; it must be at least 0, and finite"),
+        (["--set", "lr=nan"], "lr=nan is not allowed; it must be at least 0, and finite"),
+        (["--set", "optimizer_settings.lr=inf"], "adam: lr=inf is not allowed; it must be a number in [0, inf)"),
+        (["--set", "optimizer_settings.eeps=3"], "adam has no setting 'eeps'; did you mean eps"),
+        (["--optimizer", "sam", "--set", "optimizer_settings.rhoo=0.1"], "sam has no setting 'rhoo'; did you mean rho"),
         (["--optimizer", "sam", "--set", "optimizer_settings.rho=big"], "rho='big' is a str; it must be a number"),
         (["--set", "averaging_settings.decay=1"], "none has no setting 'decay'"),
         (["--device", "gpu"], "device='gpu' is not a device torch knows"),
@@ -237,6 +242,8 @@ def test_refusals_about_folders_and_files(images: Path, run: Path, tmp_path: Pat
     assert "is not a checkpoint of resnet18" in foreign.stderr
 
     assert mecam("predict", str(tmp_path / "nowhere"), str(images)).stderr.startswith("mecam: there is no run in ")
+    absent = mecam("predict", str(run), str(tmp_path / "nosuch.png"))
+    assert (absent.exit_code, absent.stderr) == (1, f"mecam: there is no file {tmp_path / 'nosuch.png'}\n")
     damaged = tmp_path / "damaged"
     damaged.mkdir()
     for file in run_folder(run).iterdir():
@@ -252,7 +259,7 @@ def test_refusals_about_folders_and_files(images: Path, run: Path, tmp_path: Pat
 
 
 def test_runs_that_cannot_be_gone_on_with(images: Path, run: Path, tmp_path: Path) -> None:
-    words = ["train", "--data", str(images), *TINY, "--out", str(tmp_path)]
+    words = ["train", "--data", str(images), *TINY, "--out", str(tmp_path), "--quiet"]
     begun = tmp_path / run_folder(run).name
     (begun / "checkpoint").mkdir(parents=True)
     (begun / "run.json").write_bytes((run_folder(run) / "run.json").read_bytes())
@@ -301,6 +308,20 @@ def test_domains_that_lack_a_class_are_trained_on_from_a_store(images: Path, tmp
     for words in (["--target", "lab"], ["--target", "home", "--set", "balanced=true"]):
         done = mecam("train", "--data", str(store), *TINY, *words, "--out", str(tmp_path / words[1]))
         assert done.exit_code == 0, done.stderr
+
+
+def test_training_begins_with_what_there_is(images: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(images, data)
+    words = ["train", "--data", str(data), *TINY, "--steps", "0"]
+    counts = f"{data}: 3 domains, 2 classes, {len(DOMAINS) * 2 * EACH} images"
+    assert counts in mecam(*words, "--out", str(tmp_path / "clean")).stderr.splitlines()
+    (data / "lab" / "red" / "notes.txt").touch()
+    note = "passed over: 'lab/red': not images, ignored: 'notes.txt'"
+    assert f"{counts}; {note}" in mecam(*words, "--out", str(tmp_path / "one")).stderr.splitlines()
+    (data / "lab" / "green").mkdir()
+    two = mecam(*words, "--out", str(tmp_path / "two")).stderr.splitlines()
+    assert f"{counts}; {note}, and 1 more that mecam data check {data} shows" in two
 
 
 def test_data_check_of_a_folder_of_ones_own(images: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import tomllib
@@ -88,8 +89,9 @@ class Recipe:
             "weight_decay": 0,
         }
         for name, low in at_least.items():
-            if not getattr(self, name) >= low:
-                raise RecipeError(f"{name}={getattr(self, name)!r} is not allowed; it must be at least {low}")
+            value = getattr(self, name)
+            if not (value >= low and math.isfinite(value)):
+                raise RecipeError(f"{name}={value!r} is not allowed; it must be at least {low}, and finite")
         for name in ("dropout", "holdout"):
             if not 0 <= getattr(self, name) < 1:
                 raise RecipeError(f"{name}={getattr(self, name)!r} is not allowed; it must be in [0, 1)")

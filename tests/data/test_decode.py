@@ -187,9 +187,10 @@ def test_empty_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:
-    for source in (tmp_path / "none.png", tmp_path):
-        with pytest.raises(DataError, match=r"none\.png cannot be read as an image"):
-            decode(source, name="none.png")
+    with pytest.raises(DataError, match=r"there is no file none\.png"):
+        decode(tmp_path / "none.png", name="none.png")
+    with pytest.raises(DataError, match=r"none\.png cannot be read as an image"):
+        decode(tmp_path, name="none.png")
 
 
 @pytest.mark.parametrize(("width", "height"), [(0, 3), (3, 0)])

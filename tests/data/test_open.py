@@ -132,7 +132,7 @@ class TestFolders:
 
     def test_a_cache_that_cannot_be_written_is_told(self, cache: Path, tmp_path: Path) -> None:
         cache.write_text("a file where the folder should be")
-        with pytest.raises(DataError, match=r"cannot write .*cache.*give another place"):
+        with pytest.raises(DataError, match=r"cannot write .*cache.*give another place.*set \$MECAM_CACHE to"):
             open_data(make_folder(tmp_path / "pets"))
 
 

@@ -1,5 +1,6 @@
 """The registry: everything can be listed and built by name."""
 
+import math
 import subprocess
 import sys
 
@@ -74,6 +75,26 @@ def test_unknown_names_show_near_matches() -> None:
         find("zzzzzz")
     with pytest.raises(ValueError, match="sharpness-aware itself"):
         create("sam", network().parameters(), base="mecam")
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_setting_that_does_not_exist_is_refused_with_those_that_do(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"{name} has no setting 'lrr'; did you mean lr\b.* It has .*\blr, "):
+        create(name, network().parameters(), lrr=0.1)  # which pytorch_optimizer's classes would swallow
+    with pytest.raises(ValueError, match=f"{name} has no setting 'zzzzzz'; it has .*weight_decay"):
+        create(name, network().parameters(), zzzzzz=0.1)
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan, -1.0])
+def test_a_learning_rate_that_is_none_is_refused(value: float) -> None:
+    for name, below in (("sgd", "sgd"), ("mecam", "adam")):
+        with pytest.raises(ValueError, match=f"{below}: lr=.* is not allowed; it must be a number in"):
+            create(name, network().parameters(), lr=value)
+
+
+def test_options_of_the_machinery_are_settings_too() -> None:
+    options = {"shared_noise": True, "clip_norm": 1.0, "nonfinite": "skip", "virtual_domain": None, "eps": 1e-6}
+    assert create("mecam", network().parameters(), **options).param_groups[0]["eps"] == 1e-6
 
 
 def test_a_missing_package_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,10 @@ NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)  # some network fil
 SECONDS_BETWEEN_TRIES = 0.1
 
 
+class CannotWriteError(DataError):
+    """The place for a store cannot be written, or is full."""
+
+
 @dataclass(frozen=True)
 class Shard:
     """A line of the journal: a run of images that is complete in the data file."""
@@ -136,14 +140,15 @@ def writing(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in NO_ROOM:
             raise no_room(path, error.strerror or "no room") from error
-        raise DataError(f"cannot write {path}: {error.strerror or error}; give another place for the store") from error
+        why = error.strerror or error
+        raise CannotWriteError(f"cannot write {path}: {why}; give another place for the store") from error
 
 
-def no_room(path: Path, why: str) -> DataError:
+def no_room(path: Path, why: str) -> CannotWriteError:
     free = ""
     with contextlib.suppress(OSError):
         free = f" ({shutil.disk_usage(path.parent).free / 1e6:,.1f} MB are free)"
-    return DataError(
+    return CannotWriteError(
         f"cannot write {path}: {why}{free}. What is packed so far is kept: make room and run the same command again, "
         "or give another place for the store"
     )

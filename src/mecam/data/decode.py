@@ -112,6 +112,8 @@ def _opened(source: Source | Image.Image, name: str, max_pixels: int) -> Iterato
             yield image
     except DataError:
         raise
+    except FileNotFoundError as error:
+        raise DataError(f"there is no file {name}") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DataError(f"{name} is refused as a decompression bomb: {error}") from error
     except UnidentifiedImageError as error:

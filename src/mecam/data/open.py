@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Callable
 from difflib import get_close_matches
 from pathlib import Path
 
 from mecam.data import known, shapes
+from mecam.data._journal import CannotWriteError
 from mecam.data.domains import DataError, DomainSet
-from mecam.data.folder import scan
+from mecam.data.folder import Scan, scan
 from mecam.data.known import KNOWN, Known
 from mecam.data.pack import OnError, Report, listing_digest, pack, pack_set
 from mecam.data.store import Store, is_store
@@ -26,6 +28,7 @@ def open_data(
     workers: int | None = None,
     on_error: OnError = "refuse",
     progress: Report | None = None,
+    scanned: Callable[[Scan], None] | None = None,
 ) -> DomainSet:
     """The data set of this name, or at this path.
 
@@ -36,6 +39,7 @@ def open_data(
     Args:
         cache: folder of packed data; $MECAM_CACHE or ~/.cache/mecam if not given.
         workers, on_error, progress: as in `pack`.
+        scanned: called with what was found in a folder, and what was passed over.
     """
     cache = cache_folder() if cache is None else Path(cache)
     if str(name_or_path) == SHAPES:
@@ -44,13 +48,20 @@ def open_data(
     if is_store(path):
         return Store(path)
     found = scan(path)
+    if scanned is not None:
+        scanned(found)
     name = name or found.name
     out = cache / "stores" / f"{name}-{listing_digest(found)}"
-    if is_store(out):
-        store = Store(out)
-        if on_error == "skip" or not store.skipped:
-            return store
-    return pack(found, out, name=name, workers=workers, on_error=on_error, progress=progress)
+    try:
+        if is_store(out):
+            store = Store(out)
+            if on_error == "skip" or not store.skipped:
+                return store
+        return pack(found, out, name=name, workers=workers, on_error=on_error, progress=progress)
+    except (CannotWriteError, PermissionError) as error:
+        raise DataError(
+            f"{error}. It is in the cache, {cache}: set ${CACHE} to a folder that can be written"
+        ) from error
 
 
 def cache_folder() -> Path:

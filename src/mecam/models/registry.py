@@ -86,7 +86,9 @@ def find(name: str) -> Entry:
         return BACKBONES[name]
     if name.startswith(TIMM):
         return _timm(name)
-    raise ValueError(f"there is no backbone {name!r}; {hint(name, BACKBONES)}. Models of timm are called {TIMM}<name>")
+    near = hint(name, BACKBONES)
+    end = "" if near.endswith("?") else "."
+    raise ValueError(f"there is no backbone {name!r}; {near}{end} Models of timm are called {TIMM}<name>")
 
 
 def create(

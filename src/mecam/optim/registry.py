@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,13 +99,37 @@ def create(name: str, params: ParamsT, *, base: str = "adam", **settings: Any) -
     Settings go to the method and its base alike, each by its keyword: create("mecam", parameters, lr=3e-5, alpha=0.2).
     """
     entry = find(name)
-    if entry.sharpness_aware is None:
-        return _load(entry)(params, **{**entry.defaults, **(entry.fixed or {}), **settings})
-    below = find(base)
+    below = entry if entry.sharpness_aware is None else find(base)
     if below.sharpness_aware is not None:
         raise ValueError(f"{base} is sharpness-aware itself; the base must be a plain optimizer such as adam")
+    plain = _load(below)
+    _check(name, settings, below, [plain, *_sharpness_aware_classes(entry)])
     merged = {**below.defaults, **(below.fixed or {}), **settings}
-    return entry.sharpness_aware(params, _load(below), **merged)
+    return plain(params, **merged) if entry.sharpness_aware is None else entry.sharpness_aware(params, plain, **merged)
+
+
+def _sharpness_aware_classes(entry: Entry) -> list[type]:
+    """The method's class and those it passes its options on to."""
+    classes = () if entry.sharpness_aware is None else entry.sharpness_aware.__mro__
+    return [each for each in classes if issubclass(each, SharpnessAware)]
+
+
+def _check(name: str, settings: Mapping[str, Any], below: Entry, classes: Sequence[type]) -> None:
+    """Refuse a setting that none of the classes names (some swallow any), and values that no plain optimizer takes."""
+    named = {
+        parameter.name
+        for each in classes
+        for parameter in inspect.signature(each.__init__).parameters.values()  # type: ignore[misc]
+        if parameter.kind is not parameter.VAR_KEYWORD
+    }
+    known = sorted(named - {"self", "params", "base_optimizer", "values"})
+    for setting, value in settings.items():
+        if setting not in known:
+            near = hint(setting, known, otherwise="it has")
+            everything = f" It has {', '.join(known)}" if near.endswith("?") else ""
+            raise ValueError(f"{name} has no setting {setting!r}; {near}{everything}")
+        if setting in below.hyperparameters:
+            below.hyperparameters[setting].check(below.name, setting, value)
 
 
 def clear_state(optimizer: Optimizer) -> None:

@@ -10,7 +10,9 @@ from typing import Any
 from mecam import ranks
 from mecam import recipe as recipes
 from mecam.data.domains import DomainSet, source_domains
-from mecam.data.open import open_data
+from mecam.data.folder import Scan
+from mecam.data.open import SHAPES, open_data
+from mecam.data.pack import OnError
 from mecam.recipe import Recipe, RecipeError
 from mecam.runs import RunFolder
 from mecam.training import build
@@ -47,8 +49,12 @@ def run(
         if speaks:
             print(f"{folder.path} is finished already")
         return 0
+    folders: list[Scan] = []
     with packing(quiet=quiet or not speaks) as progress:
-        data = open_data(recipe.data, on_error="skip" if skip_unreadable else "refuse", progress=progress)
+        on_error: OnError = "skip" if skip_unreadable else "refuse"
+        data = open_data(recipe.data, on_error=on_error, progress=progress, scanned=folders.append)
+    if speaks and not quiet and recipe.data != SHAPES:
+        print(f"{recipe.data}: {counted(data)}{''.join(map(_passed_over, folders))}", file=sys.stderr)
     if speaks:
         name_left_out(data)
     sources = len(source_domains(data, recipe.target))
@@ -73,6 +79,19 @@ def refuse_other_runs(recipe: Recipe, out: Path) -> None:
             f"{out} already holds another run, {others[0]}; give another --out, or run that recipe's command again "
             "to go on with it"
         )
+
+
+def counted(data: DomainSet) -> str:
+    """How much there is, in a few words."""
+    images = sum(len(data.labels(domain)) for domain in range(len(data.domains)))
+    return f"{len(data.domains)} domains, {len(data.classes)} classes, {images:,} images"
+
+
+def _passed_over(found: Scan) -> str:
+    """What is no part of the data: the first of it, and where to see the rest."""
+    notes = [*found.notes, *(f"{folder!r}: no images in it" for folder in found.empty)]
+    more = f", and {len(notes) - 1} more that mecam data check {found.root} shows" if len(notes) > 1 else ""
+    return f"; passed over: {notes[0]}{more}" if notes else ""
 
 
 def name_left_out(data: DomainSet) -> None:
