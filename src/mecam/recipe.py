@@ -147,12 +147,9 @@ def spelled(data: str) -> str:
 
 def is_known(word: str) -> bool:
     """Whether this is the name of a data set, and not of some folder alone."""
-    from mecam.data import DataError, known
+    from mecam.data import known
 
-    try:
-        return word == Recipe.data or bool(known.find(word))
-    except DataError:
-        return False
+    return word == Recipe.data or known.is_known(word)
 
 
 def _place(path: str) -> str:
