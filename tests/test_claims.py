@@ -87,7 +87,7 @@ def test_an_owner_shows_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_who_was_asleep_learns_that_another_has_taken_over(tmp_path: Path) -> None:
     held = acquire(tmp_path, "job")
-    os.utime(held.path, (0, 0))
+    held.beats.stop(held)
     held.path.write_bytes(json.dumps(asdict(ELSEWHERE)).encode())  # as seen from another machine
     os.utime(held.path, (0, 0))
     with acquire(tmp_path, "job") as taker:

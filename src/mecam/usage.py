@@ -61,7 +61,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "data pack": (
         "mecam data pack root --out packed",
         "mecam data pack root --out packed --skip-unreadable --allow-missing-classes",
-        "mecam train --data packed --out model",
     ),
 }
 
