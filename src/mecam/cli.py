@@ -9,11 +9,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mecam import usage
+
+if TYPE_CHECKING:
+    from mecam.data.pack import OnError
 
 # what is imported here is what --help waits for; torch is imported by the commands that need it
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
@@ -150,17 +153,16 @@ def bench(
             "data": data, "target": target, "method": method, "optimizer": optimizer, "averaging": averaging,
             "backbone": backbone, "steps": steps, "seed": seeds,
         }  # fmt: skip
-        recipes = command.recipes(
-            experiment, given, set_ or [], small=small, draws=draws, grid=grid, skip_unreadable=skip_unreadable
-        )
+        on_error: OnError = "skip" if skip_unreadable else "refuse"
+        recipes = command.recipes(experiment, given, set_ or [], small=small, draws=draws, grid=grid, on_error=on_error)
         chosen = command.make_engine(
             engine, workers=workers, device=device, address=address, cpus=cpus, gpus=gpus, shared=shared,
-            skip_unreadable=skip_unreadable,
+            on_error=on_error,
         )  # fmt: skip
         if skip_unreadable:
             command.name_left_out(recipes)
         if dry_run:
-            print("\n".join(command.forecast(recipes, out, device, skip_unreadable=skip_unreadable)))
+            print("\n".join(command.forecast(recipes, out, device, on_error=on_error)))
             return
         code = command.run(recipes, out, chosen)
     raise typer.Exit(code)

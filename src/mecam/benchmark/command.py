@@ -16,6 +16,7 @@ from mecam.runs import RunError
 
 if TYPE_CHECKING:
     from mecam.benchmark.bench import Outcome
+    from mecam.data.pack import OnError
 
 Words = str | int | Sequence[str] | Sequence[int] | None
 DEFAULT = {"target": plan.ALL, "seed": [0, 1, 2]}
@@ -47,7 +48,7 @@ def bench(
 ) -> Outcome:
     """What `mecam bench` does, under its words: several are a list, or separated by commas. Prints nothing.
 
-    An engine that is given as an object has a `skip_unreadable` of its own.
+    An engine that is given as an object has an `on_error` of its own.
     """
     from mecam.benchmark.bench import bench as run_missing
 
@@ -56,11 +57,11 @@ def bench(
         "backbone": backbone, "steps": steps, "seed": seeds,
     }  # fmt: skip
     file = None if experiment is None else Path(experiment)
-    found = recipes(file, given, set, small=small, draws=draws, grid=grid, skip_unreadable=skip_unreadable)
-    chosen = engine
-    if isinstance(chosen, str):
-        chosen = make_engine(chosen, workers=workers, device=device, skip_unreadable=skip_unreadable)
-    return run_missing(found, out, engine=chosen, watch=watch)
+    on_error: OnError = "skip" if skip_unreadable else "refuse"
+    found = recipes(file, given, set, small=small, draws=draws, grid=grid, on_error=on_error)
+    if isinstance(engine, str):
+        engine = make_engine(engine, workers=workers, device=device, on_error=on_error)
+    return run_missing(found, out, engine=engine, watch=watch)
 
 
 def recipes(
@@ -71,7 +72,7 @@ def recipes(
     small: bool = False,
     draws: int = 1,
     grid: str = "none",
-    skip_unreadable: bool = False,
+    on_error: OnError = "refuse",
 ) -> list[Recipe]:
     """The runs that the words mean."""
     from mecam.benchmark import search
@@ -91,7 +92,7 @@ def recipes(
     values = {name: _listed(name, words) for name, words in given.items() if words is not None}
     for assignment in assignments:
         one_run.assign(values, assignment)
-    found = runs_of(plan.override(blocks, values), on_error="skip" if skip_unreadable else "refuse")
+    found = runs_of(plan.override(blocks, values), on_error=on_error)
     ordered = GRIDS[grid]
     if ordered is not None:
         other = next((recipe.optimizer for recipe in found if recipe.optimizer != "mecam"), None)
@@ -112,19 +113,17 @@ def make_engine(
     cpus: float = 1,
     gpus: float = 0,
     shared: bool = False,
-    skip_unreadable: bool = False,
+    on_error: OnError = "refuse",
 ) -> Engine:
     """The engine of this name; workers are the local one's, address, cpus and gpus (a run's share) and shared Ray's."""
     if name == "local":
         from mecam.benchmark.local import LocalEngine
 
-        return LocalEngine(workers=workers, device=device, skip_unreadable=skip_unreadable)
+        return LocalEngine(workers=workers, device=device, on_error=on_error)
     if name == "ray":
         from mecam.benchmark.ray_engine import RayEngine
 
-        return RayEngine(
-            address=address, device=device, cpus=cpus, gpus=gpus, shared=shared, skip_unreadable=skip_unreadable
-        )
+        return RayEngine(address=address, device=device, cpus=cpus, gpus=gpus, shared=shared, on_error=on_error)
     raise RecipeError(f"there is no engine {name!r}; there are local and ray")
 
 
@@ -137,13 +136,13 @@ def name_left_out(recipes: Sequence[Recipe]) -> None:
         name_of_one(open_data(data, on_error="skip"))
 
 
-def forecast(recipes: Sequence[Recipe], out: Path, device: str = "auto", *, skip_unreadable: bool = False) -> list[str]:
+def forecast(recipes: Sequence[Recipe], out: Path, device: str = "auto", *, on_error: OnError = "refuse") -> list[str]:
     """What would run, and for how long, one run after another."""
     from mecam.benchmark import estimate
     from mecam.benchmark.bench import missing
 
     rest = missing(recipes, out)
-    taken = estimate.seconds(rest, out, device, on_error="skip" if skip_unreadable else "refuse")
+    taken = estimate.seconds(rest, out, device, on_error=on_error)
     lines = [f"{recipe.run_id}  {view.clock(taken[recipe.run_id])}" for recipe in rest]
     total = view.clock(sum(taken.values()))
     return [*lines, f"{len(rest)} runs to do, {len(recipes) - len(rest)} done; {total} one after another"]

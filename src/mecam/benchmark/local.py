@@ -44,17 +44,17 @@ class LocalEngine:
         device: auto, cpu, cuda (all of them), cuda:1, ...
         retries: how often a recipe is tried again whose process died (out of memory, killed); it goes on from its
             checkpoint. An error that the recipe raised itself is not tried again.
-        skip_unreadable: leave out images that cannot be read, instead of refusing their data set.
+        on_error: refuse a data set with images that cannot be read, or skip these.
     """
 
     def __init__(
-        self, *, workers: int | None = None, device: str = "auto", retries: int = 1, skip_unreadable: bool = False
+        self, *, workers: int | None = None, device: str = "auto", retries: int = 1, on_error: OnError = "refuse"
     ) -> None:
         if workers is not None and workers < 1:
             raise ValueError(f"workers={workers} is not allowed; at least 1 process is needed")
         self.devices = _devices(device)
         self.count = workers or (max(1, (os.cpu_count() or 1) // 2) if self.devices == ["cpu"] else len(self.devices))
-        self.retries, self.skip_unreadable = retries, skip_unreadable
+        self.retries, self.on_error = retries, on_error
 
     def run(self, recipes: Sequence[Recipe], out: Path, watch: Watch) -> None:
         _Benchmark(self, out, watch).run(recipes)
@@ -145,7 +145,7 @@ class _Benchmark:
         ours, theirs = context.Pipe()
         device, name = self.engine.devices[number % len(self.engine.devices)], f"worker {number}"
         threads = int(os.environ.get("OMP_NUM_THREADS", 0)) or max(1, (os.cpu_count() or 1) // self.engine.count)
-        words = (theirs, self.out, device, threads, name, self.engine.skip_unreadable)
+        words = (theirs, self.out, device, threads, name, self.engine.on_error)
         process = context.Process(target=_serve, args=words, name=name, daemon=True)
         with _deaf_to_ctrl_c():  # which is for the benchmark, and its to pass on: a child inherits the deafness
             process.start()
@@ -164,7 +164,7 @@ class _Benchmark:
                 worker.process.kill()
 
 
-def _serve(pipe: Connection, out: Path, device: str, threads: int, name: str, skip_unreadable: bool) -> None:
+def _serve(pipe: Connection, out: Path, device: str, threads: int, name: str, on_error: OnError) -> None:
     """A worker process: recipes in, events out."""
     os.setpgid(0, 0)  # out of the terminal's reach, whose Ctrl-C a run would hear
     # threads that spin while they wait bring a machine with more threads than cores, another benchmark's say, to a halt
@@ -176,7 +176,6 @@ def _serve(pipe: Connection, out: Path, device: str, threads: int, name: str, sk
     torch.set_num_threads(threads)
     with contextlib.suppress(EOFError, BrokenPipeError):  # the benchmark itself was killed
         for values in iter(pipe.recv, None):
-            on_error: OnError = "skip" if skip_unreadable else "refuse"
             work(Recipe(**values), out, device, pipe.send, name, on_error=on_error)
 
 

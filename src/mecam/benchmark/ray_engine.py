@@ -52,7 +52,7 @@ class RayEngine:
             itself is not tried again.
         shared: every node sees the output folder under its path: runs write into it and go on from their checkpoints.
             Without it, a run that was lost or stopped starts over. Ray on this machine alone always shares it.
-        skip_unreadable: leave out images that cannot be read, instead of refusing their data set.
+        on_error: refuse a data set with images that cannot be read, or skip these.
 
     Data is brought to the nodes; a file that a recipe names as `weights` must be at that path on each of them.
     """
@@ -66,7 +66,7 @@ class RayEngine:
         device: str = "auto",
         retries: int = 3,
         shared: bool = False,
-        skip_unreadable: bool = False,
+        on_error: OnError = "refuse",
     ) -> None:
         if min(cpus, gpus) < 0 or cpus + gpus <= 0:
             raise ValueError(f"cpus={cpus} and gpus={gpus} are not allowed; a run needs some of a CPU or a GPU")
@@ -74,7 +74,7 @@ class RayEngine:
             raise ValueError(f"device={device}, but gpus=0: Ray would give a run no GPU; give gpus=1, or 0.5 to share")
         _import_ray()
         self.address, self.cpus, self.gpus, self.retries, self.shared = address, cpus, gpus, retries, shared
-        self.on_error: OnError = "skip" if skip_unreadable else "refuse"
+        self.on_error = on_error
         self.device = device if device != "auto" else "cuda" if gpus else "cpu"
 
     def run(self, recipes: Sequence[Recipe], out: Path, watch: Watch) -> None:
