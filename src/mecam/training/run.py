@@ -217,6 +217,7 @@ class Run:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.trained.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
+        self.recorded.clear()  # graphs read the tensors that the optimizer had before
         self.averaging.load_state_dict(state["averaging"])
         self.method.load_state_dict(state["method"])
         self.method_state = _on(state["method_state"], self.machine.device)
