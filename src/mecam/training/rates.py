@@ -46,23 +46,25 @@ def changes_rho(recipe: Recipe) -> bool:
     return recipe.rho_schedule != "constant" or recipe.rho_warmup > 0
 
 
-def initial_rho(recipe: Recipe) -> float:
-    """The rho that the factor applies to: the recipe's, or the optimizer's default."""
-    return float(recipe.optimizer_settings.get("rho", find(recipe.optimizer).defaults["rho"]))
+def initial_rho(recipe: Recipe) -> float | None:
+    """The rho that the factor applies to: the recipe's, or the optimizer's default; None where there is none."""
+    entry = find(recipe.optimizer)
+    if entry.sharpness_aware is None:
+        return None
+    return float(recipe.optimizer_settings.get("rho", entry.defaults["rho"]))
 
 
 def check(recipe: Recipe) -> None:
     """Refuse a schedule of rho where there is no rho, or one that leaves the values it may take."""
     if not changes_rho(recipe):
         return
-    entry = find(recipe.optimizer)
-    if entry.sharpness_aware is None:
+    rho, factor = initial_rho(recipe), rho_factor(recipe)
+    if rho is None:
         name = "rho_schedule" if recipe.rho_schedule != "constant" else "rho_warmup"
         raise RecipeError(f"{name} requires a sharpness-aware optimizer; {recipe.optimizer} has no rho")
-    factor = rho_factor(recipe)
+    allowed = find(recipe.optimizer).hyperparameters["rho"]
     for step in (0, recipe.steps):  # the smallest is one of these
-        value = initial_rho(recipe) * factor(step)
-        entry.hyperparameters["rho"].check(f"{recipe.optimizer}, by rho_schedule at step {step}", "rho", value)
+        allowed.check(f"{recipe.optimizer}, by rho_schedule at step {step}", "rho", rho * factor(step))
 
 
 class Rates:
