@@ -8,11 +8,12 @@ A run takes the updates t = 0, 1, ..., steps. With w = `warmup`, the learning ra
     1 - (t - w) / (steps + 1 - w)                  "linear"
     1 / sqrt(t + 1 - w)                            "inverse_sqrt"
 
-so the last update is small, but not 0. `rho_schedule` and `rho_warmup` do the same to rho. Together, inverse_sqrt for
-both is what the paper's convergence theorem assumes: eta_t = eta / sqrt(t), rho_t = rho / sqrt(t) for t = 1, 2, ...
+cosine and linear do not reach 0: the last update still moves. `rho_schedule` and `rho_warmup` do the same to rho.
+inverse_sqrt for both, without warm-up, is what the paper's convergence theorem assumes: eta_t = eta / sqrt(t) and
+rho_t = rho / sqrt(t) for t = 1, 2, ...
 
 A method's own factors (MIRO's 10x, LP-FT's stages) multiply the learning rate. Auxiliary optimizers (DANN's
-discriminator) and inner steps (MLDG, Fish) keep the recipe's lr.
+discriminator), inner steps (MLDG, Fish) and GAM's rho_norm are not scheduled.
 """
 
 from __future__ import annotations
