@@ -82,6 +82,8 @@ def from_longer(recipe: Recipe, records: Records, commit: str | None = None) -> 
     """What the shortest longer run of the same recipe, if need be at this commit, says of a run."""
     if (recipe.method, recipe.averaging, recipe.selection) != ("erm", "none", "validation"):
         return None  # anneals and averages may go by the length of the run
+    if not {recipe.lr_schedule, recipe.rho_schedule} <= {"constant", "inverse_sqrt"}:
+        return None  # so do the other schedules
     lengths = {record["recipe"].get("steps", Recipe.steps) for record in records.values()}
     for steps in sorted(length for length in lengths if length > recipe.steps):
         longer = records.get(replace(recipe, steps=steps).run_id)
@@ -100,8 +102,9 @@ def held(recipes: Sequence[Recipe], records: Records) -> list[Recipe]:
 def cut(record: Mapping[str, Any], steps: int) -> dict[str, Any] | None:
     """The record of a run as if it had ended at this step; None where it was not evaluated there.
 
-    With constant learning rate and rho it is the same run up to there. The weights are others: what was measured on
-    them is left out, but for the accuracy on the target, which is in the history. The time is in proportion.
+    Where learning rate and rho do not depend on the length of the run, it is the same run up to there. The weights are
+    others: what was measured on them is left out, but for the accuracy on the target, which is in the history. The time
+    is in proportion.
     """
     history = record["history"]
     if steps not in [entry[0] for entry in history]:

@@ -16,11 +16,12 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from mecam.near import hint
 
 Selection = Literal["validation", "last", "oracle"]
+Schedule = Literal["constant", "cosine", "linear", "inverse_sqrt"]
 Settings = dict[str, Any]
 
 # what follows from the data set where the recipe is silent; all but the embedded one are trained as the protocol says
@@ -54,6 +55,10 @@ class Recipe:
     seed: int = 0
     batch: int = 32  # images a source domain and step
     lr: float = SHAPES["lr"]
+    lr_schedule: Schedule = "constant"  # of lr after the warm-up; see mecam.training.rates
+    warmup: int = 0  # steps over which lr rises linearly
+    rho_schedule: Schedule = "constant"  # of a sharpness-aware optimizer's rho
+    rho_warmup: int = 0
     weight_decay: float = 0.0
     dropout: float = 0.0
     image_size: int = SHAPES["image_size"]
@@ -86,6 +91,8 @@ class Recipe:
             "seed": 0,
             "track": 0,
             "lr": 0,
+            "warmup": 0,
+            "rho_warmup": 0,
             "weight_decay": 0,
         }
         for name, low in at_least.items():
@@ -95,6 +102,9 @@ class Recipe:
         for name in ("dropout", "holdout"):
             if not 0 <= getattr(self, name) < 1:
                 raise RecipeError(f"{name}={getattr(self, name)!r} is not allowed; it must be in [0, 1)")
+        for name in ("warmup", "rho_warmup"):
+            if getattr(self, name) > self.steps:
+                raise RecipeError(f"{name}={getattr(self, name)} is not allowed; it must be at most steps={self.steps}")
         if self.selection == "oracle" and self.target is None:
             raise RecipeError("selection=oracle looks at the target, and there is none; give a target, or validation")
 
@@ -197,7 +207,8 @@ def _check_type(name: str, value: Any) -> None:
     named = str(expected).removesuffix(" | None")
     if value is None and str(expected).endswith("| None"):
         return
-    allowed = kinds.get(named, (str,) if named.startswith("Literal") or named == "Selection" else (dict,))
+    words = named.startswith("Literal") or named in ("Selection", "Schedule")
+    allowed = kinds.get(named, (str,) if words else (dict,))
     if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
         raise RecipeError(f"{name}={value!r} is a {type(value).__name__}; it must be {_spoken(allowed)}")
     choices: dict[str, tuple[str, ...]] = {
@@ -205,6 +216,7 @@ def _check_type(name: str, value: Any) -> None:
         "precision": ("auto", "fp32", "bf16"),
     }
     choices["nonfinite"] = ("raise", "skip")
+    choices["lr_schedule"] = choices["rho_schedule"] = get_args(Schedule)
     if name in choices and value not in choices[name]:
         raise RecipeError(f"{name}={value!r} is not allowed; it must be one of {', '.join(choices[name])}")
 

@@ -102,6 +102,8 @@ def test_a_bad_file_is_refused(text: str, said: str, tmp_path: Path) -> None:
 def test_small_keeps_distinct_blocks() -> None:
     whole = Experiment("x", ({"optimizer": "adam", "data": "PACS"}, {"optimizer": "sam", "data": "PACS"}))
     assert [block["optimizer"] for block in shrink(whole).blocks] == ["adam", "sam"]
+    schedules = Experiment("x", ({"lr_schedule": ["constant", "cosine"], "warmup": 500, "data": "PACS"},))
+    assert shrink(schedules).blocks == ({"lr_schedule": ["constant", "cosine"], "target": "all"},)  # warmup is in steps
 
 
 def test_given_entries_replace_those_of_every_block_and_settings_merge() -> None:

@@ -92,6 +92,12 @@ def test_rows_stand_in_the_order_of_their_settings(tmp_path: Path) -> None:
     assert [row.key.variant for row in rows(read(tmp_path)[0])] == ["steps=25", "steps=100", "steps=1000"]
 
 
+def test_schedules_have_rows_of_their_own(tmp_path: Path) -> None:
+    for name in ("constant", "cosine"):
+        write_run(tmp_path, 0.5, lr_schedule=name)
+    assert [row.key.variant for row in rows(read(tmp_path)[0])] == ["lr_schedule=constant", "lr_schedule=cosine"]
+
+
 def test_a_row_that_lacks_a_target_has_no_rank_and_takes_none_away(tmp_path: Path) -> None:
     fill(tmp_path)
     write_run(tmp_path, 0.9, optimizer="sam", target="photo")

@@ -177,10 +177,14 @@ def test_a_longer_run_stands_for_a_shorter_one_of_the_same_recipe() -> None:
     assert pacs_plan.held([long, short], own) == []
     for other in (replace(long, steps=5000), replace(short, lr=1.0), replace(short, seed=1), replace(short, steps=900)):
         assert pacs_plan.known(other, records) is None
-    for change in ({"averaging": "swad"}, {"method": "coral"}, {"selection": "last"}):
+    lengths = ({"lr_schedule": "cosine"}, {"rho_schedule": "linear"})
+    for change in ({"averaging": "swad"}, {"method": "coral"}, {"selection": "last"}, *lengths):
         of_its_kind = replace(long, **change)  # its length may be in what it does
         known = {of_its_kind.run_id: record(of_its_kind, 0.8)}
         assert pacs_plan.known(replace(of_its_kind, steps=1000), known) is None
+    decaying = replace(long, lr_schedule="inverse_sqrt", warmup=100)  # whatever its length
+    known = {decaying.run_id: record(decaying, 0.8)}
+    assert pacs_plan.known(replace(decaying, steps=1000), known) is not None
 
 
 @pytest.mark.parametrize("phase", ["half", "parts", "beyond"])

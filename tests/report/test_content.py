@@ -11,9 +11,10 @@ import pytest
 
 from mecam.analysis.curvature import At, Curvature
 from mecam.data.shapes import shapes
+from mecam.recipe import make
 from mecam.report import write
 from mecam.report.content import Content, gather
-from mecam.report.curves import POINTS, curve
+from mecam.report.curves import POINTS, curve, schedule
 from mecam.report.measured import SIDE, read_curvature, read_surface
 from mecam.report.mistakes import PAIRS, predictions
 from mecam.report.page import in_script
@@ -43,6 +44,22 @@ def test_a_curve_averages_the_sources_and_not_the_target() -> None:
     assert found.source_accuracy == pytest.approx([30])
     assert found.target_accuracy == [90]
     assert found.source_loss == found.target_loss == [None]
+
+
+def test_a_schedule_keeps_its_ends_and_the_end_of_its_warm_up() -> None:
+    found = schedule(make({"steps": 1000, "lr": 0.01, "lr_schedule": "linear", "warmup": 33}))
+    values = dict(zip(found.steps, found.lr, strict=True))
+    assert len(found.steps) <= POINTS + 2
+    assert (values[0], values[32], values[33]) == pytest.approx((0.01 / 33, 0.01, 0.01), rel=1e-3)
+    assert values[1000] == pytest.approx(0.01 / 968, rel=1e-3)
+    assert found.rho is None
+
+
+def test_what_is_constant_takes_two_points() -> None:
+    found = schedule(make({"steps": 1000, "lr": 0.01, "optimizer": "mecam"}))
+    assert (found.steps, found.lr, found.rho) == ([0, 1000], [0.01, 0.01], [0.1, 0.1])
+    found = schedule(make({"steps": 8, "optimizer": "mecam", "rho_schedule": "inverse_sqrt"}))
+    assert found.rho == pytest.approx([0.1 / math.sqrt(step + 1) for step in range(9)], rel=1e-3)
 
 
 def test_runs_of_a_row_are_those_behind_its_cells(tmp_path: Path) -> None:

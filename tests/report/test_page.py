@@ -233,6 +233,21 @@ def test_charts_follow_the_ticks(opened: Page) -> None:
     opened.tab.wait_for_selector("#curves .chart[aria-label*=': loss against steps']")
 
 
+def test_schedules(browser: Any, opened: Page, tmp_path: Path) -> None:
+    assert opened.tab.get_by_label("learning rate", exact=True).count() == 0  # nothing is scheduled there
+    common: dict[str, Any] = {"data": "nowhere", "domains": DOMAINS, "steps": 20, "warmup": 4}
+    for target in DOMAINS:
+        for name in ("constant", "cosine"):
+            write_run(tmp_path, 0.5, target=target, optimizer="sam", lr_schedule=name, **common)
+    for page in visit(browser, write(tmp_path, tmp_path / "page.html")):
+        page.tab.get_by_label("learning rate", exact=True).check()
+        page.tab.locator("#curves").scroll_into_view_if_needed()
+        page.tab.wait_for_selector("#curves .chart[aria-label*='learning rate against steps']")
+        assert page.tab.locator("#curves .panel").count() == 1
+        assert page.tab.locator("#curves .line").count() == 2
+        assert page.tab.get_by_label("rho", exact=True).count() == 0
+
+
 def test_bars_have_the_lengths_of_the_means(opened: Page) -> None:
     choose(opened, "data", "nowhere")
     bars = opened.tab.locator("#bars .panel:last-child .bar")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from mecam.optim import OPTIMIZERS
 from mecam.recipe import make
 from mecam.training import train
 from mecam.training.machine import find_machine
+from mecam.training.rates import Rates
 from mecam.training.recorded import Recorded
 from mecam.training.run import Run
 
@@ -34,6 +36,7 @@ def run_of(*, records: str, **values: Any) -> Run:
     chosen = {"target": "art", "batch": 4, "steps": 6, "deterministic": True, "precision": "fp32", **values}
     run = Run(make(chosen), find_machine("cuda", "fp32", deterministic=True), DATA)
     run.records = records  # type: ignore[assignment]
+    run.rates = Rates(run.recipe, run.optimizer, run.machine.device)  # as a run that records from the start has them
     return run
 
 
@@ -65,6 +68,38 @@ def test_every_recordable_method(method: str) -> None:
 def test_every_recordable_optimizer(optimizer: str) -> None:
     settings = {"k": 2} if optimizer == "looksam" else {}  # looks and steps between, each often enough to be recorded
     same_after(5, optimizer=optimizer, virtual="none", optimizer_settings=settings)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "sam", "wsam", "gam", "looksam", "mecam", "curvemecam"])
+def test_schedules(optimizer: str) -> None:
+    values: dict[str, Any] = {"lr_schedule": "cosine", "warmup": 2}
+    if OPTIMIZERS[optimizer].sharpness_aware:
+        values |= {"rho_schedule": "inverse_sqrt", "rho_warmup": 1}
+    settings = {"k": 2} if optimizer == "looksam" else {}
+    same_after(6, optimizer=optimizer, virtual="none", optimizer_settings=settings, **values)
+
+
+@pytest.mark.parametrize("base", ["adam", "adamw", "sgd"])
+def test_a_graph_reads_the_scheduled_values(base: str) -> None:
+    recipe = make({"target": "art", "batch": 4, "steps": 9, "optimizer": "sam", "base": base, "warmup": 9, "lr": 0.01})
+    run = Run(replace(recipe, rho_warmup=9), find_machine("cuda", "fp32"), DATA)
+    assert run.records == "steps"
+    group = run.optimizer.param_groups[0]
+    for step in range(4):
+        run.step(step)
+        assert float(group["lr"]) == pytest.approx(0.01 * (step + 1) / 9)
+        assert float(group["rho"]) == pytest.approx(0.05 * (step + 1) / 9)
+    held = group["lr"], group["rho"]
+    assert all(value.is_cuda for value in held)
+    run.load_state_dict(run.state_dict(3))  # which puts copies into the groups
+    for step in range(4, 7):
+        run.step(step)
+    group = run.optimizer.param_groups[0]
+    assert (group["lr"] is held[0], group["rho"] is held[1]) == (True, True)
+    before = copy.deepcopy(dict(run.trained.named_parameters()))
+    run.rates.lr = 0.0
+    run.step(7)
+    torch.testing.assert_close(dict(run.trained.named_parameters()), before, rtol=0, atol=0)
 
 
 def test_steps_of_two_kinds_that_a_gate_chooses() -> None:

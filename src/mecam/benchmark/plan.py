@@ -57,7 +57,7 @@ def read(path: Path) -> Experiment:
 
 def shrink(experiment: Experiment) -> Experiment:
     """Its small version: the blocks of its first data set, on the embedded one, with what [small] says."""
-    kept = ("method", "optimizer", "base", "averaging", "virtual", *SETTINGS)
+    kept = ("method", "optimizer", "base", "averaging", "virtual", "lr_schedule", "rho_schedule", *SETTINGS)
     first = experiment.blocks[0].get("data")
     blocks = [
         {**{name: value for name, value in block.items() if name in kept}, "target": ALL, **experiment.small}

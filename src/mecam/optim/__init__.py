@@ -28,7 +28,7 @@ from mecam.optim.mecam import MeCAM
 from mecam.optim.registry import OPTIMIZERS, clear_state, create
 from mecam.optim.sagm import SAGM
 from mecam.optim.sam import SAM
-from mecam.optim.schedules import RhoSchedule, constant, cosine, inverse_sqrt, linear, proportional_to_lr
+from mecam.optim.schedules import RhoSchedule, constant, cosine, inverse_sqrt, linear, proportional_to_lr, warmup
 from mecam.optim.sharpness import SharpnessAware
 from mecam.optim.thinmecam import ThinMeCAM
 from mecam.optim.wsam import WSAM
@@ -60,4 +60,5 @@ __all__ = [
     "inverse_sqrt",
     "linear",
     "proportional_to_lr",
+    "warmup",
 ]

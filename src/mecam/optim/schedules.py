@@ -1,23 +1,24 @@
-"""Schedules for rho: where the perturbation's radius goes as training goes on.
+"""Schedules: factors on the learning rate or on rho, as functions of the step.
 
-    schedule = RhoSchedule(optimizer, cosine(steps=5000, final=0.1))
+    schedule = RhoSchedule(optimizer, warmup(100, cosine(4900, final=0.1)))
     for batch in batches:
         optimizer.step(closure)
         schedule.step()
 
-A schedule is a factor on each group's own rho as a function of the step (from 0), or, tied to the learning rate, a rho
-as a function of the group.
+Steps count from 0. `RhoSchedule` applies a factor to each group's own rho, or sets rho from the group's learning rate
+(`proportional_to_lr`). For the learning rate, pass a factor to `torch.optim.lr_scheduler.LambdaLR`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 
+from mecam.near import hint
 from mecam.optim.sharpness import SharpnessAware
 
 Factor = Callable[[int], float]
@@ -25,25 +26,45 @@ OfGroup = Callable[[dict[str, Any]], Any]
 
 
 def constant() -> Factor:
-    """rho_t = rho"""
+    """1 at every step."""
     return _constant
 
 
 def linear(steps: int, final: float = 0.0) -> Factor:
-    """From rho to final * rho in a straight line over `steps` steps, then constant."""
+    """From 1 to `final` in a straight line over `steps` steps, then constant."""
     _check_steps(steps)
     return partial(_linear, steps=steps, final=final)
 
 
 def cosine(steps: int, final: float = 0.0) -> Factor:
-    """From rho to final * rho along half a cosine over `steps` steps, then constant."""
+    """From 1 to `final` along half a cosine over `steps` steps, then constant."""
     _check_steps(steps)
     return partial(_cosine, steps=steps, final=final)
 
 
 def inverse_sqrt() -> Factor:
-    """rho_t = rho / sqrt(t), t = 1, 2, ...: what the convergence theorem assumes."""
+    """1 / sqrt(t), t = 1, 2, ...: what the convergence theorem assumes of the learning rate and of rho."""
     return _inverse_sqrt
+
+
+def warmup(steps: int, then: Factor) -> Factor:
+    """Rise in a straight line, (t + 1) / steps at step t < steps, then follow `then` from its step 0."""
+    if steps < 0:
+        raise ValueError(f"steps={steps!r} is not allowed; a warm-up takes at least 0 steps")
+    return partial(_warmup, steps=steps, then=then) if steps else then
+
+
+def by_name(name: str, *, updates: int, warmup_steps: int = 0) -> Factor:
+    """The schedule of this name for a run of `updates` steps.
+
+    After the warm-up, cosine and linear decay from 1 towards 0 over the remaining updates, t = 0, 1, ..., n - 1, with
+    progress t / n: the last update is small, but not 0. inverse_sqrt is 1 / sqrt(t + 1).
+    """
+    if name not in SCHEDULES:
+        raise ValueError(f"there is no schedule {name!r}; {hint(name, SCHEDULES)}")
+    if not 0 <= warmup_steps < updates:
+        raise ValueError(f"warmup_steps={warmup_steps!r} is not allowed; it must be in [0, {updates})")
+    return warmup(warmup_steps, SCHEDULES[name](updates - warmup_steps))
 
 
 # functions of the module, since a schedule may be pickled
@@ -61,6 +82,19 @@ def _cosine(step: int, *, steps: int, final: float) -> float:
 
 def _inverse_sqrt(step: int) -> float:
     return 1 / math.sqrt(step + 1)
+
+
+def _warmup(step: int, *, steps: int, then: Factor) -> float:
+    return (step + 1) / steps if step < steps else then(step - steps)
+
+
+# each made for a number of updates; constant and inverse_sqrt do not depend on it
+SCHEDULES: Mapping[str, Callable[[int], Factor]] = {
+    "constant": lambda _: constant(),
+    "cosine": cosine,
+    "linear": linear,
+    "inverse_sqrt": lambda _: inverse_sqrt(),
+}
 
 
 def _check_steps(steps: int) -> None:

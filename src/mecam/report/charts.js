@@ -27,6 +27,9 @@ function ticks(low, high, count) {
   return found;
 }
 
+// A learning rate has no room for its zeros: 5e-5
+const tickWords = (tick) => (tick !== 0 && Math.abs(tick) < 1e-3 ? tick.toExponential() : String(tick));
+
 function picture(height, label, ...children) {
   return svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": label, class: "chart" }, children);
 }
@@ -74,11 +77,11 @@ function lines(series, { label, xLabel, yLabel, logarithmic = false }) {
   const xs = all.map((point) => bend(point[0]));
   const ys = all.flatMap((point) => point.slice(1));
   const [x0, x1] = [Math.min(...xs), Math.max(...xs)];
-  const pad = (Math.max(...ys) - Math.min(...ys)) * 0.06 || 1;
+  const pad = (Math.max(...ys) - Math.min(...ys)) * 0.06 || Math.max(...ys) * 0.06 || 1;
   const [y0, y1] = [Math.max(0, Math.min(...ys) - pad), Math.max(...ys) + pad];
   const x = (value) => left + 6 + ((bend(value) - x0) / (x1 - x0 || 1)) * (right - left - 12);
   const y = (value) => foot - ((value - y0) / (y1 - y0)) * (foot - top);
-  const parts = ticks(y0, y1, 4).flatMap((tick) => [rule(left, y(tick), right, y(tick), "grid"), text(left - 6, y(tick) + 4, tick, "end")]);
+  const parts = ticks(y0, y1, 4).flatMap((tick) => [rule(left, y(tick), right, y(tick), "grid"), text(left - 6, y(tick) + 4, tickWords(tick), "end")]);
   const xTicks = logarithmic ? unique(all.map((point) => point[0])).sort((a, b) => a - b) : ticks(x0, x1, 4);
   let last = -Infinity;
   for (const tick of xTicks) {

@@ -1,6 +1,7 @@
 // The charts of the ticked combinations: bars by unseen domain, curves against steps.
 
 const view = { zoomed: false, metric: "accuracy" };
+const SCHEDULES = { lr: "learning rate", rho: "rho" }; // offered where they change in some run
 
 // The compared rows of a data set, in the order of their slots.
 const comparedRows = (data) =>
@@ -52,18 +53,31 @@ function curveSeries(data, target) {
   });
 }
 
+// What a recipe's schedule says, the same for all runs of a row.
+function scheduleSeries(data) {
+  return comparedRows(data).flatMap((row) => {
+    const found = content.runs[row.runs[0]].schedule;
+    const values = found?.[view.metric];
+    if (!values) return [];
+    const points = found.steps.map((step, place) => [step, values[place], values[place], values[place]]);
+    return [{ slot: state.compared.get(row.label), row, name: row.label, dashed: false, points }];
+  });
+}
+const changes = (metric) => content.runs.some((run) => new Set(run.schedule?.[metric]).size > 1);
+
 function drawCurves() {
-  const places = shownData().flatMap(({ name, targets }) => targets.map((target) => [name, target]));
-  const unit = view.metric === "accuracy" ? "accuracy, %" : "loss";
+  const scheduled = view.metric in SCHEDULES;
+  const places = shownData().flatMap(({ name, targets }) => (scheduled ? [[name, null]] : targets.map((target) => [name, target])));
+  const unit = scheduled ? SCHEDULES[view.metric] : view.metric === "accuracy" ? "accuracy, %" : "loss";
   const numbers = [];
   const panels = places.map(([data, target]) => {
-    const series = curveSeries(data, target);
+    const series = scheduled ? scheduleSeries(data) : curveSeries(data, target);
     if (!series.length) return null;
-    const title = state.data === ALL ? `${data}: ${target}` : target;
+    const title = scheduled ? data : state.data === ALL ? `${data}: ${target}` : target;
     const last = (line) => `${line.name} ${brief(line.points.at(-1)[1])} at step ${line.points.at(-1)[0]}`;
     for (const line of series.filter((entry) => !entry.dashed)) {
       const sources = series.find((entry) => entry.dashed && entry.row === line.row);
-      numbers.push([line.row.label, title, line.points.at(-1)[0], brief(line.points.at(-1)[1]), sources ? brief(sources.points.at(-1)[1]) : "–"]);
+      numbers.push([line.row.label, title, line.points.at(-1)[0], brief(line.points.at(-1)[1]), ...(scheduled ? [] : [sources ? brief(sources.points.at(-1)[1]) : "–"])]);
     }
     const place = panel(title);
     place.classList.add("reserved");
@@ -75,8 +89,9 @@ function drawCurves() {
     return place;
   });
   const found = panels.filter(Boolean);
-  byId("curves").replaceChildren(...(found.length ? found : [el("p", { class: "absent" }, "The ticked runs have no evaluations to draw.")]));
-  const head = ["combination", "unseen domain", "step", `unseen, ${unit}`, `sources, ${unit}`].map((name) => el("th", { scope: "col" }, name));
+  byId("curves").replaceChildren(...(found.length ? found : [el("p", { class: "absent" }, scheduled ? `The ticked runs have no ${unit}.` : "The ticked runs have no evaluations to draw.")]));
+  const names = scheduled ? ["combination", "data", "step", unit] : ["combination", "unseen domain", "step", `unseen, ${unit}`, `sources, ${unit}`];
+  const head = names.map((name) => el("th", { scope: "col" }, name));
   const body = numbers.map((line) => el("tr", {}, line.map((value, place) => el(place ? "td" : "th", place ? {} : { scope: "row" }, String(value)))));
   const box = byId("curve-numbers");
   box.replaceChildren(box.firstElementChild, el("div", { class: "scroll" }, el("table", { class: "plain" }, el("thead", {}, el("tr", {}, head)), el("tbody", {}, body))));
@@ -85,8 +100,9 @@ function drawCurves() {
 function startCompare() {
   const zoom = el("input", { type: "checkbox", onchange: () => { view.zoomed = zoom.checked; drawBars(); } });
   byId("targets-controls").append(el("label", { class: "check" }, zoom, el("span", {}, "zoom in: points instead of bars, axis not from zero")));
+  const metrics = [["accuracy", "accuracy"], ["loss", "loss"], ...Object.entries(SCHEDULES).filter(([metric]) => changes(metric))];
   byId("training-controls").append(
-    choice("show", "metric", [["accuracy", "accuracy"], ["loss", "loss"]], view.metric, (value) => { view.metric = value; drawCurves(); }),
+    choice("show", "metric", metrics, view.metric, (value) => { view.metric = value; drawCurves(); }),
   );
   changed.push(drawCompared, drawBars, drawCurves);
 }

@@ -14,7 +14,7 @@ from mecam.benchmark.results import Result
 from mecam.benchmark.tables import Cell, Spread, rank_averages, rows
 from mecam.data.domains import DomainSet
 from mecam.report.commands import command, toml
-from mecam.report.curves import Curve, Number, curve, full
+from mecam.report.curves import Curve, Number, Schedule, curve, full, schedule
 from mecam.report.measured import Curvature, Surface, read_curvature, read_surface
 from mecam.report.mistakes import Predictions, predictions
 from mecam.report.sweeps import Sweep, sweeps
@@ -42,6 +42,7 @@ class RunView:
     environment: int  # its place among the page's
     fingerprint: str | None  # of the data
     curve: Curve | None
+    schedule: Schedule | None
     predictions: Predictions | None
 
 
@@ -211,6 +212,7 @@ def _run(
         environments.index(environment),
         outcome.get("data"),
         _tried(lambda: curve(folder.read_records(), result.target), notes, result.path),
+        _tried(lambda: schedule(result.recipe), notes, result.path),
         None if thumbnails is None else _tried(lambda: predictions(folder, same, thumbnails), notes, result.path),
     )
 

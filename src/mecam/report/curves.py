@@ -1,4 +1,4 @@
-"""Accuracy and loss against steps: the records of a run, thinned."""
+"""Against steps: accuracy and loss from a run's records, learning rate and rho from its recipe; all thinned."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from mecam.recipe import Recipe
+from mecam.training import rates
 
 POINTS = 41  # of a curve; more cannot be told apart on a page
 Number = float | None  # None: not finite, or not known
@@ -34,6 +37,32 @@ def curve(records: Sequence[Mapping[str, Any]], target: str) -> Curve:
         [short(loss) for _, loss in source],
         [short(_percent(metrics.get("accuracy"))) for metrics in unseen],
         [short(metrics.get("loss")) for metrics in unseen],
+    )
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A recipe's learning rate and rho, without a method's own factors; two points where both are constant."""
+
+    steps: list[int]
+    lr: list[Number]
+    rho: list[Number] | None  # None: the optimizer has no rho
+
+
+def schedule(recipe: Recipe) -> Schedule:
+    """The schedule of this recipe, with both ends and where its warm-ups end."""
+    last = recipe.steps
+    if rates.changes_lr(recipe) or rates.changes_rho(recipe):
+        corners = {step for warmup in (recipe.warmup, recipe.rho_warmup) if warmup for step in (warmup - 1, warmup)}
+        steps = sorted({*_spaced(last + 1, POINTS), *corners})
+    else:
+        steps = sorted({0, last})
+    lr, rho = rates.lr_factor(recipe), rates.rho_factor(recipe)
+    radius = rates.initial_rho(recipe)
+    return Schedule(
+        steps,
+        [short(recipe.lr * lr(step)) for step in steps],
+        None if radius is None else [short(radius * rho(step)) for step in steps],
     )
 
 

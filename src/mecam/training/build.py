@@ -25,6 +25,7 @@ from mecam.optim import create as create_optimizer
 from mecam.optim._meta import Meta
 from mecam.optim.registry import find as find_optimizer
 from mecam.recipe import Recipe, RecipeError
+from mecam.training import rates
 from mecam.training.feed import Feed
 
 # kernels that update all parameters at once, skip a step by a word from the device, and can be recorded
@@ -43,16 +44,17 @@ NO_AUGMENTATION: dict[str, Any] = {
 def check_parts(recipe: Recipe) -> None:
     """Refuse unknown names and settings, with near matches; no data is needed for that."""
     parameter = torch.zeros(1, requires_grad=True)
-    rates = {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
+    settings = {"lr": recipe.lr, "weight_decay": recipe.weight_decay, **recipe.optimizer_settings}
     try:
         methods.create(recipe.method, **recipe.method_settings)
         averaging.create(recipe.averaging, **recipe.averaging_settings)
         find_backbone(recipe.backbone)
         if recipe.virtual != "none":
             virtual.create(recipe.virtual, **own_settings(recipe))
-        create_optimizer(recipe.optimizer, [parameter], base=recipe.base, **{**rates, **recipe.optimizer_settings})
+        create_optimizer(recipe.optimizer, [parameter], base=recipe.base, **settings)
     except TypeError as error:  # a setting that is not known, or of another type
         raise RecipeError(f"a setting does not fit: {error}; mecam list --verbose shows them all") from error
+    rates.check(recipe)
 
 
 def own_settings(recipe: Recipe) -> dict[str, Any]:

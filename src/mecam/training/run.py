@@ -29,6 +29,7 @@ from mecam.training.evaluate import Look, evaluate
 from mecam.training.feed import State
 from mecam.training.machine import Machine
 from mecam.training.metrics import Metrics, mean_over
+from mecam.training.rates import Rates
 from mecam.training.recorded import Recorded
 from mecam.training.selection import Best
 
@@ -73,6 +74,7 @@ class Run:
         if recipe.compile:
             self.network.featurizer.compile()
         self.records = build.what_to_record(recipe, self.method, self.optimizer, machine.device)
+        self.rates = Rates(recipe, self.optimizer, machine.device if self.records == "steps" else None)
         if self.records != "nothing" and not recipe.compile:
             fold_frozen(self.network)  # by kernels that pay only where Python does not launch them
         self.averaging = averagings.create(recipe.averaging, **recipe.averaging_settings)
@@ -215,6 +217,7 @@ class Run:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.trained.load_state_dict(state["network"])
         self.optimizer.load_state_dict(state["optimizer"])
+        self.recorded.clear()  # graphs read the tensors that the optimizer had before
         self.averaging.load_state_dict(state["averaging"])
         self.method.load_state_dict(state["method"])
         self.method_state = _on(state["method_state"], self.machine.device)
@@ -319,8 +322,9 @@ class Run:
         ]
 
     def _set_rates(self, step: int) -> None:
-        for group, rate in zip(self.optimizer.param_groups, self.method.rates(step), strict=True):
-            group["lr"] = self.recipe.lr * rate
+        rates = self.method.rates(step)
+        self.rates.set(step, rates)
+        for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             for parameter in group["params"]:
                 if parameter.requires_grad != (rate > 0):
                     parameter.requires_grad_(rate > 0)
