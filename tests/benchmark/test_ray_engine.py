@@ -77,13 +77,14 @@ def recipes(*targets: str, **values: object) -> list[Recipe]:
 
 
 def same_files(one: Path, other: Path, runs: list[Recipe]) -> None:
-    """But for those that tell of the machine and the time."""
+    """But for those that tell of the machine, the time and the number of attempts."""
+    apart = ("run.json", "sessions.jsonl", "log.txt", "timing.json", "claim")
     for recipe in runs:
         found = [
             {
                 file.name: file.read_bytes()
                 for file in (out / recipe.run_id).iterdir()
-                if file.is_file() and file.name.partition("-")[0] not in ("run.json", "log.txt", "timing.json", "claim")
+                if file.is_file() and file.name.partition("-")[0] not in apart
             }
             for out in (one, other)
         ]
@@ -119,7 +120,9 @@ def test_a_killed_node_changes_nothing_in_the_table(
     assert tables[0][0].cells["average"].runs == 4
     same_files(tmp_path / "ray", tmp_path / "local", runs)
     for recipe in runs:
-        RunFolder(tmp_path / "ray" / recipe.run_id).verify()
+        folder = RunFolder(tmp_path / "ray" / recipe.run_id)
+        folder.verify()
+        assert [session["step"] for session in folder.read_sessions()] == [0]
 
 
 @needs_ray
