@@ -28,6 +28,7 @@ from mecam.data.pack import pack
 from mecam.recipe import Recipe, make
 from mecam.runs import ClaimedError, RunFolder, claim
 from mecam.training import train
+from tests.benchmark.folders import stop_run
 from tests.data.folders import make_folder
 
 pytestmark = pytest.mark.timeout(600)  # Ray takes its time to notice that a node is gone, more so on a busy machine
@@ -151,6 +152,19 @@ def test_a_recipe_that_fails_by_itself_is_tried_once(tmp_path: Path) -> None:
     assert "source validation" in log_tail(tmp_path, good[0].run_id)
     assert json.loads((tmp_path / good[0].run_id / TIMING).read_text())["steps"] == 3
     assert missing([*good, *bad], tmp_path) == bad
+
+
+@needs_ray
+@pytest.mark.usefixtures("connected")
+def test_a_run_that_resumes_with_other_threads_says_so_once(tmp_path: Path) -> None:
+    changed, same = recipes("art", "photo", steps=3)
+    stop_run(tmp_path, changed, threads=2)
+    stop_run(tmp_path, same, threads=1)
+    outcome = bench([changed, same], tmp_path, engine=RayEngine(shared=True))
+    said = "this run was trained with threads=2 and resumes with threads=1: results may differ in the last bits"
+    assert outcome.warnings == {changed.run_id: said}
+    assert [session["step"] for session in RunFolder(tmp_path / changed.run_id).read_sessions()] == [0, 2]
+    assert len(outcome.done) == 2
 
 
 @needs_ray

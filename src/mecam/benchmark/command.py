@@ -186,12 +186,11 @@ def table(
     if not found:
         raise RunError(f"there is no run with a target in {out}" + "".join(f"; {problem}" for problem in problems))
     rows = tables.rows(found, spread=spread, select=select)  # type: ignore[arg-type]
-    notes = [*results.changed_data(found), *results.mixed_circumstances(found)]
-    notes += [_chosen(row) for row in rows if row.chosen]
+    notes = [*results.changed_data(found), *(_chosen(row) for row in rows if row.chosen)]
     if any(result.recipe.method in ("arm", "mtl") for result in found):
         notes.append("ARM and MTL see the other images of a batch, here in fixed order.")
     text = render(rows, form, spread=spread, baseline=baseline, compare=compare, notes=notes)  # type: ignore[arg-type]
-    return text, [*problems, *(notes if form in ("csv", "json") else [])]
+    return text, [*problems, *results.mixed_circumstances(found), *(notes if form in ("csv", "json") else [])]
 
 
 def _chosen(row: tables.Row) -> str:
