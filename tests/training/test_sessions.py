@@ -122,6 +122,18 @@ def test_from_python_it_is_a_warning(stopped: Path, data: ShapesSet, monkeypatch
     assert len(folder.read_sessions()) == 2
 
 
+def test_a_resume_can_be_refused_and_stays_refused(
+    stopped: Path, data: ShapesSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with warnings.catch_warnings(), monkeypatch.context() as elsewhere:
+        warnings.simplefilter("error", CircumstancesWarning)
+        elsewhere.setattr(environment, "instruction_set", lambda: "another")
+        for _ in range(2):
+            with pytest.raises(CircumstancesWarning):
+                train(make(SMALL), stopped, device="cpu", data=data)
+    assert len(train(make(SMALL), stopped, device="cpu", data=data).read_sessions()) == 2
+
+
 def test_a_change_is_told_once(stopped: Path, data: ShapesSet, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(progress: Progress) -> None:
         if progress.step == 2:

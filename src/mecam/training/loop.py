@@ -72,13 +72,12 @@ def train(
 def _begin(folder: RunFolder, recipe: Recipe, machine: Machine, warn: Warn) -> dict[str, Any] | None:
     """Start or resume the run in its folder; warn if it was trained under other circumstances before."""
     environment = machine.describe()
-    state = folder.begin(recipe.to_dict(), environment, run_id=recipe.run_id)
-    if not folder.is_done():
-        *earlier, _ = [folder.read_run(), *folder.read_sessions()]  # a run without sessions.jsonl has its run.json
-        change = sessions.resumed(earlier[-1].get("environment"), environment)
+    if folder.exists() and not folder.is_done():
+        last = [folder.read_run(), *folder.read_sessions()][-1]  # a run without sessions.jsonl has its run.json
+        change = sessions.resumed(last.get("environment"), environment)
         if change is not None:
-            warn(change)
-    return state
+            warn(change)  # which may refuse it: before the session is recorded
+    return folder.begin(recipe.to_dict(), environment, run_id=recipe.run_id)
 
 
 def _go(run: Run, folder: RunFolder, state: dict[str, Any] | None, signals: StopSignals, watch: Watcher) -> None:
