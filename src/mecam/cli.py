@@ -307,10 +307,11 @@ def rerun(
         from tempfile import TemporaryDirectory
 
         from mecam.serving import find_run
+        from mecam.training.command import say
         from mecam.training.rerun import rerun as repeat
 
         with TemporaryDirectory(prefix="mecam-") as scratch:
-            found = repeat(find_run(run), out or Path(scratch), device=device)
+            found = repeat(find_run(run), out or Path(scratch), device=device, warn=say)
             print("\n".join(found.lines()))
     raise typer.Exit(0 if found.is_same else 1)
 

@@ -133,6 +133,38 @@ def test_runs_of_before_a_change_of_the_data_are_said_to_be_so(tmp_path: Path) -
     assert "changed" not in mecam("table", tmp_path).stdout
 
 
+def test_a_benchmark_that_goes_on_with_other_threads_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["bench", "--target", "art,photo", *TINY, "--workers", "1", "--device", "cpu", "--out", tmp_path]
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    first = mecam(*words, "--seeds", "0")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    again, more = mecam(*words, "--seeds", "0"), mecam(*words, "--seeds", "0,1")
+    assert (first.exit_code, again.exit_code, more.exit_code) == (0, 0, 0), more.stderr
+    assert "last bits" not in first.output + again.output, "nothing is mixed"
+    assert [line for line in more.output.splitlines() if "last bits" in line] == [
+        "mecam: runs of different circumstances are mixed: 2 with threads=1, 2 with threads=2; their results may "
+        "differ in the last bits"
+    ]
+    assert "last bits" not in more.stdout
+
+
+def test_circumstances_that_are_mixed_take_one_line(tmp_path: Path) -> None:
+    for seed, (threads, capability) in enumerate([(1, "AVX2")] * 3 + [(2, "AVX2"), (3, "AVX512"), (4, None), (1, "A")]):
+        found = {"threads": threads, "instruction_set": capability, "python": seed, "torch": "2.13.0"}
+        write_run(tmp_path, 0.5, seed=seed, environment=found)
+    write_run(tmp_path, 0.5, seed=100)  # of an older version
+    write_run(tmp_path, None, seed=101, environment={"torch": "1.0"})  # not finished
+    write_run(tmp_path, 0.5, seed=102, environment=["no environment"])
+    found = mecam("table", tmp_path, "--format", "json")
+    assert found.stderr == (
+        "mecam: runs of different circumstances are mixed: 3 with instruction_set=AVX2, threads=1, 1 with "
+        "instruction_set=AVX2, threads=2, 1 with instruction_set=AVX512, threads=3 and 2 with others; their results "
+        "may differ in the last bits\n"
+    )
+
+
 def test_a_plan_in_a_folder_with_damaged_runs(tmp_path: Path) -> None:
     words = ["bench", "--target", "art,photo", "--seeds", "0", *TINY, "--out", tmp_path]
     plain = write_run(tmp_path, 0.5, target="art", steps=2, evaluate_every=1, batch=4, image_size=16)

@@ -20,6 +20,7 @@ from mecam.benchmark.results import read
 from mecam.benchmark.worker import TIMING, log_tail, work
 from mecam.recipe import Recipe, make
 from mecam.runs import RunFolder
+from tests.benchmark.folders import stop_run
 
 TINY = {"steps": 2, "evaluate_every": 1, "batch": 4, "image_size": 16}
 
@@ -85,6 +86,19 @@ def test_a_run_whose_process_is_killed_goes_on_in_another(tmp_path: Path) -> Non
     for name in ("model.safetensors", "records.jsonl", "done.json"):
         found = [(tmp_path / folder / recipe.run_id / name).read_bytes() for folder in ("killed", "whole")]
         assert found[0] == found[1], name
+
+
+def test_a_run_that_resumes_with_other_threads_says_so_once(tmp_path: Path) -> None:
+    changed, same = recipes("art", "photo", steps=3)
+    stop_run(tmp_path, changed, threads=2)
+    stop_run(tmp_path, same, threads=1)
+    events: list[Event] = []
+    outcome = bench([changed, same], tmp_path, engine=LocalEngine(workers=1, device="cpu"), watch=events.append)
+    said = "this run was trained with threads=2 and resumes with threads=1: results may differ in the last bits"
+    assert [(event.run_id, event.message) for event in events if event.kind == "warning"] == [(changed.run_id, said)]
+    assert outcome.warnings == {changed.run_id: said}
+    assert len(outcome.done) == 2
+    assert said in log_tail(tmp_path, changed.run_id)
 
 
 BENCH = """

@@ -28,6 +28,7 @@ from mecam.data.pack import pack
 from mecam.recipe import Recipe, make
 from mecam.runs import ClaimedError, RunFolder, claim
 from mecam.training import train
+from tests.benchmark.folders import stop_run
 from tests.data.folders import make_folder
 
 pytestmark = pytest.mark.timeout(600)  # Ray takes its time to notice that a node is gone, more so on a busy machine
@@ -77,13 +78,14 @@ def recipes(*targets: str, **values: object) -> list[Recipe]:
 
 
 def same_files(one: Path, other: Path, runs: list[Recipe]) -> None:
-    """But for those that tell of the machine and the time."""
+    """But for those that tell of the machine, the time and the number of attempts."""
+    apart = ("run.json", "sessions.jsonl", "log.txt", "timing.json", "claim")
     for recipe in runs:
         found = [
             {
                 file.name: file.read_bytes()
                 for file in (out / recipe.run_id).iterdir()
-                if file.is_file() and file.name.partition("-")[0] not in ("run.json", "log.txt", "timing.json", "claim")
+                if file.is_file() and file.name.partition("-")[0] not in apart
             }
             for out in (one, other)
         ]
@@ -119,7 +121,9 @@ def test_a_killed_node_changes_nothing_in_the_table(
     assert tables[0][0].cells["average"].runs == 4
     same_files(tmp_path / "ray", tmp_path / "local", runs)
     for recipe in runs:
-        RunFolder(tmp_path / "ray" / recipe.run_id).verify()
+        folder = RunFolder(tmp_path / "ray" / recipe.run_id)
+        folder.verify()
+        assert [session["step"] for session in folder.read_sessions()] == [0]
 
 
 @needs_ray
@@ -148,6 +152,19 @@ def test_a_recipe_that_fails_by_itself_is_tried_once(tmp_path: Path) -> None:
     assert "source validation" in log_tail(tmp_path, good[0].run_id)
     assert json.loads((tmp_path / good[0].run_id / TIMING).read_text())["steps"] == 3
     assert missing([*good, *bad], tmp_path) == bad
+
+
+@needs_ray
+@pytest.mark.usefixtures("connected")
+def test_a_run_that_resumes_with_other_threads_says_so_once(tmp_path: Path) -> None:
+    changed, same = recipes("art", "photo", steps=3)
+    stop_run(tmp_path, changed, threads=2)
+    stop_run(tmp_path, same, threads=1)
+    outcome = bench([changed, same], tmp_path, engine=RayEngine(shared=True))
+    said = "this run was trained with threads=2 and resumes with threads=1: results may differ in the last bits"
+    assert outcome.warnings == {changed.run_id: said}
+    assert [session["step"] for session in RunFolder(tmp_path / changed.run_id).read_sessions()] == [0, 2]
+    assert len(outcome.done) == 2
 
 
 @needs_ray

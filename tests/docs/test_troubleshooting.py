@@ -52,7 +52,7 @@ def messages() -> Iterator[tuple[str, str]]:
             if not isinstance(node, ast.Call) or not node.args:
                 continue
             called = ast.unparse(node.func)
-            if called.endswith(("Error", "warnings.warn", "Unreadable")) or called == "super().__init__":
+            if called.endswith(("Error", "Warning", "warnings.warn", "Unreadable")) or called == "super().__init__":
                 text = skeleton(node.args[0], constants())
                 if text and text.strip(f"{GAP}: ()"):
                     yield f"{source.relative_to(ROOT)}:{node.lineno}", text

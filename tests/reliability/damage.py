@@ -168,6 +168,7 @@ def _finished_readers(root: Path, recipe: Recipe) -> dict[str, Reader]:
     return {
         "run": lambda path: _bytes(RunFolder(path).read_run()),
         "result": lambda path: _bytes(RunFolder(path).read_result()),
+        "sessions": lambda path: _bytes(RunFolder(path).read_sessions()),
         "records": lambda path: _bytes(RunFolder(path).read_records()),
         "model": lambda path: _bytes(RunFolder(path).read_model()),
         "predictions": lambda path: _bytes(RunFolder(path).read_predictions()),

@@ -68,7 +68,8 @@ def test_rerun_on_data_that_changed(images: Path, out: Path, tmp_path: Path) -> 
 def test_verify(out: Path, tmp_path: Path) -> None:
     assert mecam("verify", str(out)) == (0, "runs as they were written: 1, damaged: 0\n")
     (run,) = (file.parent for file in out.glob("*/run.json"))
-    for name in ("run.json", "records.jsonl", "model.safetensors", "predictions.safetensors", "done.json"):
+    names = ("run.json", "sessions.jsonl", "records.jsonl", "model.safetensors", "predictions.safetensors", "done.json")
+    for name in names:
         shutil.copytree(run, tmp_path / name / run.name)
         flip(tmp_path / name / run.name / name)
         code, said = mecam("verify", str(tmp_path / name), str(out))

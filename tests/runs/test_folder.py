@@ -74,7 +74,7 @@ def test_a_run_without_a_checkpoint_starts_over(tmp_path: Path) -> None:
     assert folder.begin(RECIPE, ENVIRONMENT, run_id="some-id") is None
     assert folder.read_records() == []
     folder.append({"step": 0})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["records.jsonl", "run.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["records.jsonl", "run.json", "sessions.jsonl"]
 
 
 def test_another_recipe_is_refused_with_the_difference_and_the_ways_out(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_lists_and_tuples_and_nan_are_no_difference(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_a_run_without_run_json_are_refused(tmp_path: Path) -> None:
-    for name in ("records.jsonl", "model.safetensors", "done.json", "checkpoint"):
+    for name in ("sessions.jsonl", "records.jsonl", "model.safetensors", "done.json", "checkpoint"):
         (tmp_path / name).mkdir(parents=True)
         with pytest.raises(RunError, match=rf"holds {name} of some run, but not its run\.json\. Give another --out"):
             RunFolder(tmp_path).begin(RECIPE, ENVIRONMENT, run_id="x")

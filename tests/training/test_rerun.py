@@ -12,7 +12,7 @@ from mecam.data.shapes import ShapesSet, shapes
 from mecam.recipe import RecipeError, make
 from mecam.runs import RunError, RunFolder
 from mecam.training import environment, train
-from mecam.training.rerun import rerun
+from mecam.training.rerun import Comparison, _expected, rerun
 
 SMALL = {"target": "sketch", "steps": 4, "evaluate_every": 2, "batch": 2, "image_size": 8}
 
@@ -66,6 +66,28 @@ def test_another_environment_is_told(
     found = rerun(run, tmp_path, device="cpu", data=data)
     assert found.is_same
     assert found.surroundings == (f'numpy is "{np.__version__}" there and "9.9" here',)
+
+
+def test_other_circumstances_explain_other_bytes(run: RunFolder) -> None:
+    here, elsewhere = {"threads": 1, "instruction_set": "AVX2"}, {"threads": 1, "instruction_set": "AVX512"}
+    expected = _expected([here, elsewhere], [here])
+    assert expected == "instruction_set=AVX2, then instruction_set=AVX512 there and instruction_set=AVX2 here"
+    assert Comparison(run, (), (), expected).lines() == ["the same bytes: records, weights, predictions and result"]
+    assert Comparison(run, ("done.json: x",), (), expected).lines() == [
+        "different: done.json: x",
+        f"this is expected: {expected}; results may differ in the last bits, and training amplifies that",
+    ]
+    assert _expected([here], [{**here, "python": "9.9", "source": "0"}]) == "", "no circumstances of the last bits"
+
+
+def test_circumstances_that_differ_are_no_alarm_when_the_bytes_are_the_same(
+    run: RunFolder, data: ShapesSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "instruction_set", lambda: "another")
+    found = rerun(run, tmp_path, device="cpu", data=data)
+    assert found.expected.endswith(" there and instruction_set=another here")
+    assert found.is_same
+    assert found.lines()[-1] == "the same bytes: records, weights, predictions and result"
 
 
 def test_as_many_threads_as_the_run_had(run: RunFolder, data: ShapesSet, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ class Outcome:
     done: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)  # run id: what happened
     stopped: list[str] = field(default_factory=list)
+    warnings: dict[str, str] = field(default_factory=dict)  # run id: resumed under which other circumstances
 
 
 def runs_of(blocks: Sequence[Mapping[str, Any]], *, on_error: OnError = "refuse") -> list[Recipe]:
@@ -58,6 +59,8 @@ def bench(
             outcome.failed[event.run_id] = event.message
         elif event.kind == "stopped":
             outcome.stopped.append(event.run_id)
+        elif event.kind == "warning":
+            outcome.warnings[event.run_id] = event.message
         if watch is not None:
             watch(event)
 

@@ -190,7 +190,7 @@ def table(
     if any(result.recipe.method in ("arm", "mtl") for result in found):
         notes.append("ARM and MTL see the other images of a batch, here in fixed order.")
     text = render(rows, form, spread=spread, baseline=baseline, compare=compare, notes=notes)  # type: ignore[arg-type]
-    return text, [*problems, *(notes if form in ("csv", "json") else [])]
+    return text, [*problems, *results.mixed_circumstances(found), *(notes if form in ("csv", "json") else [])]
 
 
 def _chosen(row: tables.Row) -> str:

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 from mecam.recipe import Recipe
 
-Kind = Literal["started", "progress", "done", "failed", "stopped", "elsewhere"]
+Kind = Literal["started", "progress", "warning", "done", "failed", "stopped", "elsewhere"]
 ENDED = ("done", "failed", "stopped")
 ELSEWHERE_EVERY = 2.0  # seconds between two looks at a run that another benchmark has claimed
 
@@ -24,7 +24,7 @@ class Event:
     steps: int = 0
     accuracy: float | None = None  # on the sources' held-out parts, percent
     target: float | None = None  # on the unseen domain, percent
-    message: str = ""  # of a failure
+    message: str = ""  # of a failure or a warning
     worker: str = ""
 
 

@@ -33,7 +33,7 @@ from mecam.runs import ClaimedError, RunError, RunFolder, claim, write_atomic
 from mecam.runs.claim import NAME as CLAIM
 from mecam.training.interrupt import StopSignals
 
-RUN, DONE = "run.json", "done.json"
+RUN, SESSIONS, DONE = "run.json", "sessions.jsonl", "done.json"
 LISTEN_EVERY = 0.25  # seconds between two looks at the mailbox
 GRACE = 30.0  # seconds in which cancelled runs may save themselves
 MOST_IN_FLIGHT = 500  # each holds an open file, of which a process has 1024
@@ -253,7 +253,7 @@ class _Benchmark:
         folder = RunFolder(self.out / run_id)
         folder.path.mkdir(parents=True, exist_ok=True)
         if DONE not in files:
-            kept = (LOG,) if folder.exists() else (LOG, RUN)
+            kept = (LOG,) if folder.exists() else (LOG, RUN, SESSIONS)
             files = {name: content for name, content in files.items() if name in kept}
         log = folder.path / LOG
         if LOG in files and log.exists():

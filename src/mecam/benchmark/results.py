@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mecam.recipe import Recipe, spelled
 from mecam.runs import RunError, RunFolder
+from mecam.runs.sessions import circumstances, differing
+from mecam.runs.sessions import spelled as in_words
 
 DAMAGE = (ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged or foreign JSON file may end in
 AGAIN = "to run it again, remove that folder"
@@ -26,6 +29,7 @@ class Result:
     accuracy: float | None  # on the unseen domain, percent; None: not finished
     validation: float | None  # the mean over the sources' held-out parts, percent; None: there are none
     fingerprint: str | None = None  # of the images and labels; None: not finished
+    circumstances: Mapping[str, str] = field(default_factory=dict)  # which may change the last bits, from run.json
     by_path: bool = False  # whether another folder of the same name holds other data
 
     @cached_property
@@ -60,7 +64,11 @@ def read(out: Path | str) -> tuple[list[Result], list[str]]:
 
 def recipe_of(folder: Path) -> Recipe:
     """The recipe in a run folder; an error for what is damaged, or of another version."""
-    values = RunFolder(folder).read_run()["recipe"]
+    return _recipe(RunFolder(folder).read_run())
+
+
+def _recipe(run: Mapping[str, Any]) -> Recipe:
+    values = run["recipe"]
     unknown = set(values) - ENTRIES
     if unknown:
         raise ValueError(f"its recipe has entries of another version of mecam ({', '.join(sorted(unknown))})")
@@ -68,7 +76,9 @@ def recipe_of(folder: Path) -> Recipe:
 
 
 def _read(folder: Path) -> Result | None:
-    run, recipe = RunFolder(folder), recipe_of(folder)
+    run = RunFolder(folder)
+    described = run.read_run()
+    recipe = _recipe(described)
     if recipe.target is None:
         return None  # nothing unseen to report
     if not run.is_done():
@@ -80,7 +90,8 @@ def _read(folder: Path) -> Result | None:
         if split.endswith(" out") and split != f"{recipe.target} out"
     ]
     validation = 100 * sum(held_out) / len(held_out) if held_out else None
-    return Result(folder, recipe, 100 * float(result["target_accuracy"]), validation, str(result.get("data")))
+    accuracy, made = 100 * float(result["target_accuracy"]), circumstances(described.get("environment"))
+    return Result(folder, recipe, accuracy, validation, str(result.get("data")), made)
 
 
 def _told_apart(results: list[Result]) -> list[Result]:
@@ -106,6 +117,17 @@ def changed_data(results: Sequence[Result]) -> list[str]:
             finished.setdefault(result.data, []).append(result)
     mixed = (runs for runs in finished.values() if len({run.fingerprint for run in runs}) > 1)
     return [_changed(runs) for runs in mixed]
+
+
+def mixed_circumstances(results: Sequence[Result]) -> list[str]:
+    """One line if finished runs were begun under circumstances that may change the last bits; none otherwise."""
+    found = differing([result.circumstances for result in results if result.accuracy is not None])
+    groups = Counter(in_words(one) for one in found if one).most_common()
+    if len(groups) < 2:
+        return []
+    named = ", ".join(f"{count} with {words}" for words, count in groups[:NAMED])
+    more = f" and {sum(count for _, count in groups[NAMED:])} with others" if len(groups) > NAMED else ""
+    return [f"runs of different circumstances are mixed: {named}{more}; their results may differ in the last bits"]
 
 
 def _changed(runs: Sequence[Result]) -> str:

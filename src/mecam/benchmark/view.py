@@ -42,6 +42,8 @@ class Board:
 
     def note(self, event: Event) -> bool:
         """Take note of it; whether it is worth a line."""
+        if event.kind == "warning":  # the run goes on
+            return True
         now = time.monotonic()
         known_elsewhere = event.run_id in self.elsewhere
         self.elsewhere.discard(event.run_id)
@@ -102,7 +104,13 @@ def _shown(board: Board) -> Iterator[Callable[[Event, bool], None]]:
     from rich.live import Live
 
     with Live(_table(board), console=Console(stderr=True), refresh_per_second=4) as live:
-        yield lambda _event, _news: live.update(_table(board))
+
+        def show(event: Event, _news: bool) -> None:
+            if event.kind == "warning":  # which the table has no place for: above it
+                live.console.print(_line(event), markup=False, highlight=False)
+            live.update(_table(board))
+
+        yield show
 
 
 def _table(board: Board) -> Table:
@@ -123,6 +131,8 @@ def _table(board: Board) -> Table:
 
 def _line(event: Event) -> str:
     """An event in a line."""
+    if event.kind == "warning":
+        return f"{event.run_id}: {event.message}"
     words = {"started": "begins", "done": "is done", "failed": "FAILED", "stopped": "stopped"}
     accuracy = "" if event.accuracy is None else f": source validation {event.accuracy:.1f} %"
     unseen = "" if event.target is None else f", unseen {event.target:.1f} %"

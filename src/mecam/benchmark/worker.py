@@ -55,7 +55,7 @@ def work(
         try:
             if data is None:
                 data = open_data(recipe.data, on_error=on_error)
-            folder = train(recipe, out, device=device, watch=teller, data=data)
+            folder = train(recipe, out, device=device, watch=teller, data=data, warn=teller.warn)
             found = mean_accuracy(folder.read_result(), recipe)  # of the weights selected, as in the tables
             end = Event(run_id, "done", recipe.steps, recipe.steps, *found, worker=worker)
         except ClaimedError:
@@ -100,6 +100,10 @@ class _Teller:
                 worker=self.worker,
             )
             self.tell(event)
+
+    def warn(self, warning: Warning) -> None:
+        print(f"mecam: {warning}", flush=True)
+        self.tell(Event(self.recipe.run_id, "warning", message=str(warning), worker=self.worker))
 
 
 @contextmanager

@@ -96,7 +96,7 @@ def gather(out: Path, *, title: str, spread: Spread = "stderr", images: bool = T
     without = sum(1 for _ in out.glob("*/run.json")) - len(found) - len(notes)
     if without:
         notes.append(f"{without} {'run has' if without == 1 else 'runs have'} no unseen domain and no place here")
-    notes += results.changed_data(found)
+    notes += [*results.changed_data(found), *results.mixed_circumstances(found)]
     table = rows(found, spread=spread)
     order = {result.path: place for place, result in enumerate(found)}
     opened = _open(found) if images else {}

@@ -3,5 +3,6 @@
 from mecam.runs.atomic import RunError, read_json, write_atomic
 from mecam.runs.claim import ClaimedError, claim
 from mecam.runs.folder import RunFolder
+from mecam.runs.sessions import CircumstancesWarning
 
-__all__ = ["ClaimedError", "RunError", "RunFolder", "claim", "read_json", "write_atomic"]
+__all__ = ["CircumstancesWarning", "ClaimedError", "RunError", "RunFolder", "claim", "read_json", "write_atomic"]

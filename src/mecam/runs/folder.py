@@ -1,14 +1,15 @@
 """The folder of a run: what is in it, and how it survives whatever kills the run.
 
     run.json            id, full recipe, environment; written once
+    sessions.jsonl      one line per start or resume, with its environment
     records.jsonl       one line an evaluation
     model.safetensors   the selected weights
     predictions.safetensors   what they say of each image of the unseen domain
     checkpoint/         where to go on
     done.json           the result, and checksums of the files above; written last
 
-run.json and done.json end in a checksum of their own. Whatever is read of a finished run is checked; a checkpoint is
-checked in full, with the records before it, when a run goes on from it.
+run.json, done.json and each line of sessions.jsonl end in a checksum of their own. Whatever is read of a finished run
+is checked; a checkpoint is checked in full, with the records before it, when a run goes on from it.
 
 A run, at its first start as after a kill:
 
@@ -31,7 +32,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mecam.runs import records
+from mecam.runs import records, sessions
 from mecam.runs.atomic import RunError, clean, digest, make_folder, read_bytes, read_sealed, seal, write_atomic
 
 if TYPE_CHECKING:  # torch takes a second to import, and tables are made without it: imported where tensors are
@@ -47,6 +48,7 @@ class RunFolder:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.run_file = self.path / "run.json"
+        self.sessions_file = self.path / "sessions.jsonl"
         self.records_file = self.path / "records.jsonl"
         self.model_file = self.path / "model.safetensors"
         self.predictions_file = self.path / "predictions.safetensors"
@@ -61,8 +63,9 @@ class RunFolder:
     def begin(self, recipe: Mapping[str, Any], environment: Mapping[str, Any], *, run_id: str) -> dict[str, Any] | None:
         """Start the run, or go on with it: the state of its last checkpoint, None if there is none.
 
-        Records of evaluations after that checkpoint are cut off: the run will make them again. A folder that holds
-        another recipe is refused; a finished run is left as it is.
+        Records of evaluations after that checkpoint are cut off: the run will make them again. The environment and the
+        first step of this session are added to sessions.jsonl. A folder that holds another recipe is refused; a
+        finished run is left as it is.
         """
         if self.exists():
             self._refuse_other(recipe)
@@ -72,7 +75,10 @@ class RunFolder:
             return None
         clean(self.path)
         state = self.load_checkpoint()  # which looks at the records as they are
-        records.cut(self.records_file, records.step_of(state) if state else None)
+        last = records.step_of(state) if state else None
+        records.cut(self.records_file, last)
+        first = 0 if last is None else last + 1
+        sessions.append(self.sessions_file, self._id(), {"step": first, "environment": environment})
         return state
 
     def append(self, record: Mapping[str, Any]) -> None:
@@ -108,7 +114,8 @@ class RunFolder:
         self.guard()
         files = (self.run_file, self.records_file, self.model_file, self.predictions_file, self.tracking_file)
         checksums = {file.name: self._digest(file) for file in files if file.exists()}
-        write_atomic(self.done_file, seal({"result": result, "sha256": checksums}))
+        told = sessions.end(self.sessions_file, self._id(), "done")
+        write_atomic(self.done_file, seal({"result": result, "sha256": checksums, "sessions": told}))
 
     def exists(self) -> bool:
         """Whether a run has begun here."""
@@ -132,6 +139,11 @@ class RunFolder:
         if self._expects(self.records_file):
             self._verify(self.records_file)
         return records.read(self.records_file)
+
+    def read_sessions(self) -> list[dict[str, Any]]:
+        """One object per start or resume: its first step, its environment; none if the run is older than the file."""
+        expected = self.is_done() and self._read_done().get("sessions") is True
+        return sessions.read(self.sessions_file, self._id(), finished=expected)
 
     def load_checkpoint(self) -> dict[str, Any] | None:
         """The state to go on from, None if there is none; the lines written before it are checked."""
@@ -175,8 +187,8 @@ class RunFolder:
 
     def verify(self) -> None:
         """Check every file against its checksum; a RunError names the first damaged one."""
+        self.read_sessions()
         if not self.is_done():
-            self.read_run()
             self.load_checkpoint()
             self.read_records()
             return
@@ -225,7 +237,7 @@ class RunFolder:
 
     def _create(self, run: dict[str, Any]) -> None:
         make_folder(self.path)
-        parts = (self.records_file, self.model_file, self.checkpoint_folder, self.done_file)
+        parts = (self.sessions_file, self.records_file, self.model_file, self.checkpoint_folder, self.done_file)
         orphans = [part.name for part in parts if part.exists()]
         if orphans:
             raise RunError(
@@ -249,6 +261,9 @@ class RunFolder:
         expected = self._checksums().get(file.name)
         if expected is not None and expected != digest(read_bytes(file) if data is None else data):
             raise RunError(f"{file} is damaged: its content does not match its checksum in {self.done_file.name}")
+
+    def _id(self) -> str:
+        return str(self.read_run().get("id"))
 
     def _digest(self, file: Path) -> str:
         return digest(read_bytes(file))

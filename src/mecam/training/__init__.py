@@ -1,6 +1,7 @@
 """The loop, evaluation and selection."""
 
+from mecam.runs import CircumstancesWarning
 from mecam.training.interrupt import Interrupted
 from mecam.training.loop import Progress, train
 
-__all__ = ["Interrupted", "Progress", "train"]
+__all__ = ["CircumstancesWarning", "Interrupted", "Progress", "train"]

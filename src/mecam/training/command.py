@@ -61,7 +61,7 @@ def run(
     events = folder.path / "tensorboard" if tensorboard and speaks else None
     try:
         with watching(recipe, sources, tensorboard=events, quiet=quiet or not speaks) as watch:
-            train(recipe, out, device=device, watch=watch, data=data)
+            train(recipe, out, device=device, watch=watch, data=data, warn=say)
     except Interrupted as stop:
         if speaks:
             print(f"mecam: {stop}. The same command goes on with it.", file=sys.stderr)
@@ -69,6 +69,11 @@ def run(
     if speaks:
         _tell(recipe, folder)
     return 0
+
+
+def say(warning: Warning) -> None:
+    """Print a warning as the command does; above a progress bar, which takes over stderr."""
+    print(f"mecam: {warning}", file=sys.stderr, flush=True)
 
 
 def refuse_other_runs(recipe: Recipe, out: Path) -> None:

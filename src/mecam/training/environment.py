@@ -1,4 +1,7 @@
-"""What a run ran on and with, as far as it can matter to its numbers: for run.json, and for `mecam rerun`."""
+"""What a run ran on and with, as far as it can matter to its numbers: for run.json, sessions.jsonl and `mecam rerun`.
+
+Which of the entries may change the last bits of a result: `mecam.runs.sessions.CIRCUMSTANCES`.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ import mecam
 
 PACKAGES = ("torch", "numpy", "pillow", "safetensors", "timm", "pytorch_optimizer")
 ROOT = Path(mecam.__file__).parent
+ONEDNN_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")  # the second is the older name
+MKL_SETTINGS = ("MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
 
 
 def describe() -> dict[str, Any]:
@@ -31,9 +36,18 @@ def describe() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": platform.platform(),
         "processor": _processor(),
+        "instruction_set": instruction_set(),
         "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
+        "threads": torch.get_num_threads(),  # of this process, now
     }
+
+
+def instruction_set() -> str:
+    """What torch's CPU kernels use, and limits on its libraries, such as "AVX2, oneDNN at most SSE41"."""
+    limit = next((os.environ[name].upper() for name in ONEDNN_LIMITS if os.environ.get(name)), "DEFAULT")
+    onednn = [] if limit in ("DEFAULT", "ALL") else [f"oneDNN at most {limit}"]
+    mkl = [f"{name}={os.environ[name]}" for name in MKL_SETTINGS if os.environ.get(name)]
+    return ", ".join((torch.backends.cpu.get_cpu_capability(), *onednn, *mkl))
 
 
 def commit(package: Path = ROOT) -> str | None:

@@ -7,6 +7,7 @@ last.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -17,9 +18,9 @@ from mecam import ranks
 from mecam.data.domains import DomainSet
 from mecam.data.open import open_data
 from mecam.recipe import Recipe
-from mecam.runs import RunFolder, claim
+from mecam.runs import RunFolder, claim, sessions
 from mecam.training.interrupt import Interrupted, StopSignals
-from mecam.training.machine import find_machine
+from mecam.training.machine import Machine, find_machine
 from mecam.training.nonfinite import BadStep, keep
 from mecam.training.run import Run
 
@@ -38,6 +39,7 @@ class Progress:
 
 
 Watcher = Callable[[Progress], None]
+Warn = Callable[[Warning], None]
 
 
 def train(
@@ -47,10 +49,12 @@ def train(
     device: str = "auto",
     watch: Watcher | None = None,
     data: DomainSet | None = None,
+    warn: Warn = warnings.warn,
 ) -> RunFolder:
     """Run the recipe in <out>/<run id>, or go on with it; a finished run is left as it is.
 
-    One process at a time works on a run (ClaimedError), whoever starts it.
+    One process at a time works on a run (ClaimedError), whoever starts it. `warn` gets a CircumstancesWarning if the
+    run resumes with another instruction set, torch version, device or number of threads.
     """
     machine = find_machine(device, recipe.precision, deterministic=recipe.deterministic)
     folder = RunFolder(Path(out) / recipe.run_id)
@@ -59,11 +63,21 @@ def train(
     run = Run(recipe, machine, open_data(recipe.data) if data is None else data)
     with claim(folder.path) if machine.writes else nullcontext() as guard, StopSignals() as signals:
         folder.guard = guard or folder.guard
-        state = folder.begin(recipe.to_dict(), machine.describe(), run_id=recipe.run_id) if machine.writes else None
-        state = ranks.from_first(state)
+        state = ranks.from_first(_begin(folder, recipe, machine, warn) if machine.writes else None)
         if not ranks.from_first(folder.is_done()):
             _go(run, folder, state, signals, watch if watch is not None and machine.writes else lambda _: None)
     return folder
+
+
+def _begin(folder: RunFolder, recipe: Recipe, machine: Machine, warn: Warn) -> dict[str, Any] | None:
+    """Start or resume the run in its folder; warn if it was trained under other circumstances before."""
+    environment = machine.describe()
+    if folder.exists() and not folder.is_done():
+        last = [folder.read_run(), *folder.read_sessions()][-1]  # a run without sessions.jsonl has its run.json
+        change = sessions.resumed(last.get("environment"), environment)
+        if change is not None:
+            warn(change)  # which may refuse it: before the session is recorded
+    return folder.begin(recipe.to_dict(), environment, run_id=recipe.run_id)
 
 
 def _go(run: Run, folder: RunFolder, state: dict[str, Any] | None, signals: StopSignals, watch: Watcher) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from torch import Tensor
 
 from mecam.data.domains import DomainSet
 from mecam.recipe import Recipe, RecipeError
-from mecam.runs import RunError, RunFolder
-from mecam.training.loop import Watcher, train
+from mecam.runs import RunError, RunFolder, sessions
+from mecam.training.loop import Warn, Watcher, train
 from mecam.training.reopen import reopen
 
 FILES = ("records.jsonl", "model.safetensors", "predictions.safetensors", "tracking.jsonl")
@@ -29,6 +30,7 @@ class Comparison:
     again: RunFolder
     differences: tuple[str, ...]  # the first in each of records, weights, predictions and result; none: the same bytes
     surroundings: tuple[str, ...]  # in what the two environments differ
+    expected: str = ""  # the circumstances by which the bytes may differ, in words; none: the bytes should be the same
 
     @property
     def is_same(self) -> bool:
@@ -39,7 +41,12 @@ class Comparison:
         surroundings = [f"the environments differ: {difference}" for difference in self.surroundings]
         if self.is_same:
             return [*surroundings, "the same bytes: records, weights, predictions and result"]
-        return [*surroundings, *(f"different: {difference}" for difference in self.differences)]
+        return [*surroundings, *(f"different: {difference}" for difference in self.differences), *self._explained()]
+
+    def _explained(self) -> list[str]:
+        if not self.expected:
+            return []
+        return [f"this is expected: {self.expected}; results may differ in the last bits, and training amplifies that"]
 
 
 def rerun(
@@ -49,6 +56,7 @@ def rerun(
     device: str = "auto",
     watch: Watcher | None = None,
     data: DomainSet | None = None,
+    warn: Warn = warnings.warn,
 ) -> Comparison:
     """Train the recipe of a finished run in `out`, where it has not been, and compare the two byte by byte."""
     recipe = recipe_of(run)
@@ -59,11 +67,12 @@ def rerun(
         raise RunError(f"{out} has that run already, finished; give another --out")
     if data is None:  # other data shows in the result
         data = reopen(run.path, recipe)
-    there = run.read_run().get("environment", {})
-    with _threads(there.get("threads")):
-        again = train(recipe, out, device=device, watch=watch, data=data)
-    here = again.read_run()["environment"]
-    return Comparison(again, tuple(_differences(run, again)), tuple(_between(there, here)))
+    there = _environments(run)
+    with _threads(there[0].get("threads")):
+        again = train(recipe, out, device=device, watch=watch, data=data, warn=warn)
+    here = _environments(again)
+    surroundings = tuple(_between(there[0], here[0]))
+    return Comparison(again, tuple(_differences(run, again)), surroundings, _expected(there, here))
 
 
 def recipe_of(run: RunFolder) -> Recipe:
@@ -72,6 +81,22 @@ def recipe_of(run: RunFolder) -> Recipe:
         return Recipe(**run.read_run()["recipe"])
     except (KeyError, TypeError) as error:
         raise RecipeError(f"{run.run_file} holds no recipe that this mecam knows ({error})") from error
+
+
+def _environments(run: RunFolder) -> list[dict[str, Any]]:
+    """The environments in which the steps of a run were made, in order; a run without sessions.jsonl has one."""
+    found = sessions.used(run.read_sessions()) or [run.read_run()]
+    environments = [session.get("environment") for session in found]
+    return [environment if isinstance(environment, dict) else {} for environment in environments]
+
+
+def _expected(there: list[dict[str, Any]], here: list[dict[str, Any]]) -> str:
+    """In what circumstances two runs differ, in words."""
+    found = [sessions.spelled(one) for one in sessions.differing([*there, *here])]
+    if not any(found):
+        return ""
+    one, other = (", then ".join(dict.fromkeys(part)) for part in (found[: len(there)], found[len(there) :]))
+    return f"{one} there and {other} here"
 
 
 @contextmanager

@@ -1,0 +1,176 @@
+"""Runs that stop under one set of circumstances and resume under another: one line, and a record of both."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+from mecam.data.shapes import ShapesSet, shapes
+from mecam.recipe import make
+from mecam.runs import RunFolder
+from mecam.training import CircumstancesWarning, Interrupted, Progress, environment, train
+
+SOURCE = Path(__file__).parents[2] / "src"
+LIMITS = (*environment.ONEDNN_LIMITS, *environment.MKL_SETTINGS, "ATEN_CPU_CAPABILITY")
+SMALL = {"target": "sketch", "steps": 4, "evaluate_every": 2, "batch": 2, "image_size": 8}
+START = f"""
+import os, signal, sys
+from mecam.recipe import make
+from mecam.training import Interrupted, train
+def stop(progress):
+    if progress.step == 1:
+        os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+try:
+    train(make({SMALL}), sys.argv[1], device="cpu", watch=stop)
+except Interrupted:
+    print("saved")
+"""
+TRAIN = ["-m", "mecam.cli", "train", "--target", "sketch", "--steps", "4", "--device", "cpu", "--quiet"]
+TRAIN += [word for name in ("evaluate_every", "batch", "image_size") for word in ("--set", f"{name}={SMALL[name]}")]
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+def child(words: list[str], cache: Path, **settings: str) -> "subprocess.CompletedProcess[str]":
+    """A Python process with these settings of torch's CPU kernels, and no others."""
+    plain = {name: value for name, value in os.environ.items() if name not in LIMITS}
+    surroundings = {**plain, "PYTHONPATH": str(SOURCE), "MECAM_CACHE": str(cache), "OMP_NUM_THREADS": "1", **settings}
+    return subprocess.run([sys.executable, *words], env=surroundings, capture_output=True, text=True, timeout=300)
+
+
+def start(out: Path, cache: Path, how: str, **settings: str) -> None:
+    done = child(["-c", START, str(out), how], cache, **settings)
+    assert done.stdout == ("saved\n" if how == "SIGTERM" else ""), done.stderr
+
+
+def resume(out: Path, cache: Path, **settings: str) -> tuple[list[str], list[dict[str, object]]]:
+    """What `mecam train` says of it on stderr, and the sessions of the run."""
+    done = child([*TRAIN, "--out", str(out)], cache, **settings)
+    assert done.returncode == 0, done.stderr
+    [file] = out.glob("*/sessions.jsonl")
+    RunFolder(file.parent).verify()
+    return done.stderr.splitlines(), [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_another_instruction_set(tmp_path: Path, cache: Path) -> None:
+    ask = ["-c", "import torch; print(torch.backends.cpu.get_cpu_capability())"]
+    own = child(ask, cache).stdout.strip()
+    if own == child(ask, cache, ATEN_CPU_CAPABILITY="default").stdout.strip():
+        pytest.skip(f"torch has one set of kernels for this processor, {own}")
+    start(tmp_path, cache, "SIGTERM", ATEN_CPU_CAPABILITY="default")
+    said, found = resume(tmp_path, cache)
+    assert said == [
+        f"mecam: this run was trained with instruction_set=DEFAULT and resumes with instruction_set={own}: "
+        "results may differ in the last bits"
+    ]
+    assert [session["step"] for session in found] == [0, 2]
+    assert [session["environment"]["instruction_set"] for session in found] == ["DEFAULT", own]  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("how", "step"), [("SIGTERM", 2), ("SIGKILL", 0)])
+def test_another_number_of_threads(how: str, step: int, tmp_path: Path, cache: Path) -> None:
+    start(tmp_path, cache, how)
+    said, found = resume(tmp_path, cache, OMP_NUM_THREADS="2")
+    assert said == [
+        "mecam: this run was trained with threads=1 and resumes with threads=2: results may differ in the last bits"
+    ]
+    assert [session["step"] for session in found] == [0, step]  # without a checkpoint it starts over
+    assert [session["environment"]["threads"] for session in found] == [1, 2]  # type: ignore[index]
+
+
+def test_the_same_circumstances_are_not_worth_a_word(tmp_path: Path, cache: Path) -> None:
+    start(tmp_path, cache, "SIGTERM")
+    said, found = resume(tmp_path, cache)
+    assert said == []
+    assert [session["step"] for session in found] == [0, 2]
+    assert found[0]["environment"] == found[1]["environment"]
+
+
+@pytest.fixture(scope="module")
+def data() -> ShapesSet:
+    return shapes(per_class=2)
+
+
+@pytest.fixture
+def stopped(data: ShapesSet, tmp_path: Path) -> Path:
+    """The --out of a run that was stopped after step 1."""
+
+    def stop(progress: Progress) -> None:
+        if progress.step == 1:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Interrupted):
+        train(make(SMALL), tmp_path / "out", device="cpu", data=data, watch=stop)
+    return tmp_path / "out"
+
+
+def test_from_python_it_is_a_warning(stopped: Path, data: ShapesSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "instruction_set", lambda: "another")
+    with pytest.warns(CircumstancesWarning, match="resumes with instruction_set=another: results may differ") as seen:
+        folder = train(make(SMALL), stopped, device="cpu", data=data)
+    assert len(seen) == 1
+    assert len(folder.read_sessions()) == 2
+
+
+def test_a_resume_can_be_refused_and_stays_refused(
+    stopped: Path, data: ShapesSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with warnings.catch_warnings(), monkeypatch.context() as elsewhere:
+        warnings.simplefilter("error", CircumstancesWarning)
+        elsewhere.setattr(environment, "instruction_set", lambda: "another")
+        for _ in range(2):
+            with pytest.raises(CircumstancesWarning):
+                train(make(SMALL), stopped, device="cpu", data=data)
+    assert len(train(make(SMALL), stopped, device="cpu", data=data).read_sessions()) == 2
+
+
+def test_a_change_is_told_once(stopped: Path, data: ShapesSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(progress: Progress) -> None:
+        if progress.step == 2:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(environment, "instruction_set", lambda: "another")
+    seen: list[Warning] = []
+    with pytest.raises(Interrupted):
+        train(make(SMALL), stopped, device="cpu", data=data, watch=stop, warn=seen.append)
+    train(make(SMALL), stopped, device="cpu", data=data, warn=seen.append)
+    assert len(seen) == 1, "the third session is as the second"
+
+
+def test_a_run_without_sessions_resumes(stopped: Path, data: ShapesSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """run.json tells the circumstances of a run that is older than sessions.jsonl."""
+    [file] = stopped.glob("*/sessions.jsonl")
+    file.unlink()
+    again = stopped.with_name("again")
+    shutil.copytree(stopped, again)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        folder = train(make(SMALL), stopped, device="cpu", data=data)
+    assert [session["step"] for session in folder.read_sessions()] == [2]
+    folder.verify()
+    monkeypatch.setattr(environment, "instruction_set", lambda: "another")
+    with pytest.warns(CircumstancesWarning):
+        train(make(SMALL), again, device="cpu", data=data)
+
+
+def test_limits_on_libraries_are_part_of_the_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in LIMITS:
+        monkeypatch.delenv(name, raising=False)
+    own = torch.backends.cpu.get_cpu_capability()
+    assert environment.instruction_set() == own
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "default")
+    assert environment.instruction_set() == own
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "sse41")
+    assert environment.instruction_set() == f"{own}, oneDNN at most SSE41"
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    assert environment.instruction_set() == f"{own}, oneDNN at most SSE41, MKL_CBWR=COMPATIBLE"
