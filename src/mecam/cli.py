@@ -172,7 +172,7 @@ def bench(
 def table(
     out: Annotated[Path, typer.Argument(help="The --out of mecam bench.")],
     format: Annotated[str, typer.Option(help="terminal, markdown, latex, csv or json.")] = "terminal",
-    spread: Annotated[str, typer.Option(help="stderr or std, over trials.")] = "stderr",
+    spread: Annotated[str, typer.Option(help="Over trials: stderr, std, or interval (95 %).")] = "stderr",
     select: Annotated[
         str, typer.Option(help="Among hyperparameters, by source validation: none, shared (by all targets), target.")
     ] = "none",

@@ -32,6 +32,8 @@ def test_cells_and_the_average_of_trials(tmp_path: Path) -> None:
     assert adam.cells["art"].mean == pytest.approx(60)
     assert adam.cells["art"].spread == pytest.approx(10 / math.sqrt(2))  # std with ddof 0 is 10, two trials
     assert rows(results, spread="std")[0].cells["art"].spread == pytest.approx(10)
+    # two trials 20 apart: 12.706 is Student's t with one degree of freedom
+    assert rows(results, spread="interval")[0].cells["art"].spread == pytest.approx(12.7062 * 10, rel=1e-5)
     # inside trials: (50 + 60) / 2 = 55, (70 + 60) / 2 = 65
     assert (adam.cells[AVERAGE].mean, adam.cells[AVERAGE].spread) == (
         pytest.approx(60),

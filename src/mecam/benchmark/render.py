@@ -13,7 +13,11 @@ from typing import Any
 from mecam.benchmark import paper
 from mecam.benchmark.tables import AVERAGE, Cell, Difference, Key, Row, Spread, difference, rank_averages
 
-CAPTIONS = {"stderr": "standard error over trials (ddof 0)", "std": "standard deviation over trials (ddof 0)"}
+CAPTIONS = {
+    "stderr": "standard error over trials (ddof 0)",
+    "std": "standard deviation over trials (ddof 0)",
+    "interval": "95 % confidence interval over trials (Student's t)",
+}
 BEST = "*: the best of our rows in its column, to a digit after the point."
 OTHER = "†"  # beside a row of ours whose setting is not the published one
 

@@ -16,11 +16,21 @@ from typing import Any, Literal
 from mecam.benchmark.results import Result
 
 AVERAGE = "average"
-Spread = Literal["stderr", "std"]
+Spread = Literal["stderr", "std", "interval"]
 Select = Literal["none", "shared", "target"]
+
+
+def half_interval(values: Sequence[float]) -> float:
+    """Half the width of the 95 % confidence interval of the mean, Student's t."""
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
+
+
 SPREADS: Mapping[Spread, Callable[[Sequence[float]], float]] = {
     "stderr": lambda values: statistics.pstdev(values) / math.sqrt(len(values)),
     "std": lambda values: statistics.pstdev(values),
+    "interval": half_interval,
 }
 
 
@@ -77,7 +87,8 @@ def rows(results: Sequence[Result], *, spread: Spread = "stderr", select: Select
     """The rows of these results, data set by data set.
 
     Args:
-        spread: standard error or standard deviation over trials, both of the population (ddof 0).
+        spread: standard error or standard deviation over trials, both of the population (ddof 0), or the 95 %
+            confidence interval of the mean.
         select: what to do with runs that differ in hyperparameters alone. "none": a row each; "shared": the setting
             with the best source validation over all targets and trials (a grid); "target": the best for each target
             and trial (DomainBed's search). The target's accuracy is never looked at.
@@ -101,14 +112,11 @@ def rows(results: Sequence[Result], *, spread: Spread = "stderr", select: Select
 
 def difference(row: Row, baseline: Row) -> Difference | None:
     """Paired over targets and seeds, Student's t; None without two pairs. The pairs of one seed are not independent."""
-    from scipy.stats import t
-
     shared = sorted(row.values.keys() & baseline.values.keys())
     gaps = [row.values[place] - baseline.values[place] for place in shared]
     if len(gaps) < 2:
         return None
-    mean = statistics.fmean(gaps)
-    half = float(t.ppf(0.975, len(gaps) - 1)) * statistics.stdev(gaps) / math.sqrt(len(gaps))
+    mean, half = statistics.fmean(gaps), half_interval(gaps)
     return Difference(mean, mean - half, mean + half, len(gaps))
 
 

@@ -33,7 +33,7 @@ def write(
     """Write the page on the runs in `out` to `file`.
 
     Args:
-        spread: standard error or standard deviation over trials.
+        spread: standard error, standard deviation or 95 % interval over trials.
         images: whether to embed small images of the data, where it is here.
         tell: gets each of the page's notes, such as what is left out.
     """
