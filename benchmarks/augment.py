@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+import mecam
 from machine import Others, heading, publish, table
 from mecam.data.augment import IMAGENET_MEAN, IMAGENET_STD, Augmentation
 
@@ -115,11 +116,8 @@ def pillow(images: Tensor, size: int) -> Contender:
 
 
 def _one_by_one(images: Sequence[object], size: int) -> Contender:
-    try:
-        import torchvision.transforms.v2 as T
-    except RuntimeError:
-        declare_torchvision_operators()
-        import torchvision.transforms.v2 as T
+    mecam.repair_torchvision()
+    import torchvision.transforms.v2 as T
 
     steps = T.Compose(
         [
@@ -133,12 +131,6 @@ def _one_by_one(images: Sequence[object], size: int) -> Contender:
         ]
     )
     return lambda: torch.stack([steps(image) for image in images])
-
-
-def declare_torchvision_operators() -> None:
-    """A torchvision built for CUDA imports beside a torch that is not once these are declared."""
-    for name in ("nms", "qnms"):
-        torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
 def measure(contenders: dict[str, Contender], rounds: int, device: str) -> dict[str, list[float]]:

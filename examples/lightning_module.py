@@ -6,16 +6,19 @@ passes but the line that logs. Needs 'mecam[lightning]'.
 
 import sys
 
-import lightning.pytorch as pl
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 
+import mecam
 from mecam.data.open import open_data
 from mecam.models import create
 from mecam.optim import MeCAM
 from mecam.virtual import MixStyle
+
+mecam.repair_torchvision()  # Lightning imports torchvision, which may be built for another torch
+import lightning.pytorch as pl  # noqa: E402
 
 UNSEEN = "sketch"
 

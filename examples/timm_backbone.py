@@ -1,7 +1,9 @@
 """A model of timm under MeCAM, in a loop of your own: python examples/timm_backbone.py [steps] [model].
 
 `create` takes the classifier off and says which layers a virtual domain should act on, at the ends of three
-resolutions. Needs 'mecam[timm]'. The same by command: mecam train --backbone timm/resnet10t --optimizer mecam
+resolutions. Needs 'mecam[timm]'. The same by command:
+
+    mecam train --backbone timm/resnet10t --no-pretrained --set image_size=64 --optimizer mecam
 """
 
 import sys
@@ -22,7 +24,7 @@ UNSEEN, SIZE = "sketch", 64
 def main(steps: int = 100, model: str = "resnet10t") -> float:
     torch.manual_seed(0)
     data = open_data("shapes")
-    network = create(f"timm/{model}", classes=len(data.classes))  # pretrained=True downloads timm's weights
+    network = create(f"timm/{model}", classes=len(data.classes), pretrained=False)  # True: download timm's weights
     style = MixStyle().attach(network, network.stages)
     print(f"timm/{model}: {network.num_features} features, MixStyle after {', '.join(network.stages)}")
     optimizer = MeCAM(network.parameters(), torch.optim.Adam, lr=1e-3, virtual_domain=style, model=network)

@@ -7,7 +7,12 @@ it is asked for, so that `import mecam` and `mecam --help` are quick.
 from typing import Any
 
 __version__ = "0.1.0"
-_FUNCTIONS = {"train": "mecam.training", "bench": "mecam.benchmark.command", "Recipe": "mecam.recipe"}
+_FUNCTIONS = {
+    "train": "mecam.training",
+    "bench": "mecam.benchmark.command",
+    "Recipe": "mecam.recipe",
+    "repair_torchvision": "mecam._torchvision",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,8 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from mecam._torchvision import repair_torchvision
+
 OPTIONAL = {  # by the name of the extra that installs them
     "optimizers": ("pytorch_optimizer",),
     "lite": (),
@@ -103,9 +105,10 @@ def _state(extra: str, modules: Sequence[str]) -> str:
 
 
 def _torchvision() -> Iterator[str]:
-    """torchvision works beside the torch it was built for alone, and timm and Lightning import it."""
+    """torchvision works only beside the torch it was built for, and timm and Lightning import it."""
     import torch
 
+    lacks_library = repair_torchvision()
     try:
         importlib.import_module("torchvision")
     except ModuleNotFoundError:
@@ -115,6 +118,12 @@ def _torchvision() -> Iterator[str]:
         yield (
             f"the torchvision that is installed does not work beside torch {torch.__version__} ({first}), and timm and "
             "Lightning import it; install the one that was built for this torch, from where torch is from"
+        )
+        return
+    if lacks_library:
+        yield (
+            f"the torchvision that is installed was not built for torch {torch.__version__}; mecam works around it. In "
+            "a program of your own, call mecam.repair_torchvision() before importing timm or Lightning"
         )
 
 

@@ -1,4 +1,4 @@
-"""The examples run, in this process: they share its imports, and torchvision is as the suite's conftest made it."""
+"""The examples run, in this process, so that they share its imports; tests/test_torchvision.py types two by hand."""
 
 import json
 import logging

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from mecam._torchvision import repair_torchvision
 from mecam.models.network import Backbone, Normalization, virtual_domain_stages
 
 
@@ -62,9 +63,10 @@ def stages(model: nn.Module) -> tuple[str, ...]:
 
 
 def _timm(name: str) -> ModuleType:
+    repair_torchvision()
     try:
         import timm
-    except Exception as error:  # a torchvision built for another torch raises RuntimeError on import
+    except Exception as error:  # a torchvision that cannot be repaired raises RuntimeError
         raise ImportError(
             f"the backbone timm/{name} needs timm, which cannot be imported ({type(error).__name__}: {error}): "
             "pip install 'mecam[timm]'"
