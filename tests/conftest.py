@@ -1,7 +1,9 @@
-"""Settings for the whole suite: one thread per process, and the repair of torchvision that users get too."""
+"""Settings for the whole suite: one thread per process unless OMP_NUM_THREADS asks for more, Ctrl-C as on a terminal,
+and the repair of torchvision that users get too."""
 
 import os
 import secrets
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -11,7 +13,8 @@ import torch
 import mecam
 
 mecam.repair_torchvision()  # what timm_models.py does for users; tests also import timm and torchvision themselves
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ.setdefault("OMP_NUM_THREADS", "1")))
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with Ctrl-C ignored
 # Ray reads these once, when it is first imported, whichever test does that; without a token of ours it would put one
 # into the home folder, for good
 os.environ.setdefault("RAY_AUTH_MODE", "token")

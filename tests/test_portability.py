@@ -1,0 +1,39 @@
+"""The numerically delicate tests under other instruction sets. `make portability` runs the whole suite under more."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+DELICATE = (
+    "tests/methods",
+    "tests/virtual/test_mixstyle.py",
+    "tests/virtual/test_efdmix.py",
+    "tests/models/test_folding.py",
+    "tests/data/test_augment.py",
+    *(f"tests/analysis/test_{name}.py" for name in ("convergence", "curvature", "spectrum", "theory")),
+    *(f"tests/optim/test_{name}.py" for name in ("curvemecam", "innermecam", "mecam", "methods", "schedules", "vector")),
+)
+SLOW = "tests/methods/test_every_method.py"
+SETTINGS = {
+    "default": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"},
+    "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+}
+
+
+@pytest.mark.parametrize("capability", SETTINGS)
+def test_delicate_tests_pass_under_another_instruction_set(capability: str) -> None:
+    if torch.backends.cpu.get_cpu_capability().lower() == capability:
+        pytest.skip(f"the suite itself runs with {capability}")
+    words = ["-m", "pytest", "--quiet", "-p", "no:cacheprovider", "--deselect", SLOW, *DELICATE]
+    check = f"import torch; assert torch.backends.cpu.get_cpu_capability().lower() == {capability!r}"
+    environment = {**os.environ, **SETTINGS[capability]}
+    for command in (["-c", check], words):
+        done = subprocess.run(
+            [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280, check=False
+        )
+        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
