@@ -202,7 +202,8 @@ def largest(
     if most < 1:
         raise ValueError(f"most={most} is not allowed; it must be at least 1")
     hessian = Hessian(objective, progress)
-    basis = [_unit(hessian.from_host(hessian.start(seed)))]
+    start = hessian.from_host(hessian.start(seed))
+    basis = [start / float(start.norm())]
     diagonal: list[float] = []
     beside: list[float] = []
     while True:
@@ -278,10 +279,6 @@ def plot(found: Density, path: Path | str) -> Path:
     )
     axes.plot(found.grid, found.density)
     return save(figure, path)
-
-
-def _unit(vector: Tensor) -> Tensor:
-    return vector / vector.norm()
 
 
 def _chosen(values: NDArray[np.floating], k: int, end: End) -> NDArray[np.intp]:

@@ -85,7 +85,7 @@ def stated_architecture(path: Path | str) -> str | None:
     The weights of a run name their backbone; other files may have an entry `architecture`.
     """
     try:
-        with safe_open(path, "pt") as file:  # type: ignore[no-untyped-call]
+        with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
         facts = json.loads(metadata.get("mecam", "{}"))
     except (OSError, SafetensorError, ValueError):  # `read_weights` reports it; .pth and .pt files have no metadata
