@@ -1,7 +1,8 @@
 """The runs of the study on PACS: which there are, in what order, which were done and what the search chose of them.
 
 Needs no torch. The experiments are recipes/pacs_*.toml, so that `mecam bench recipes/pacs_main.toml` is the same runs;
-what came out of each is a line in benchmarks/results/pacs.json, by the run's id.
+what came out of each is a line in benchmarks/results/pacs.json, by the run's id, and for the study with ResNet-50 in
+pacs_resnet50.json.
 """
 
 from __future__ import annotations
@@ -20,10 +21,15 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "pacs.json"
 PHASES = ("search", "main", "half", "long", "parts", "beyond")
 SHORT = {"half": ("main", {"steps": 1000})}  # a phase that has no file of its own: whose it takes, with which entries
+RESNET50 = ("resnet50", "resnet50_more")  # the study with the paper's settings
 TUNED = ("main", "half", "long")  # the phases that run what the search chose, and nothing else
 TABLES = ("main", "half")  # of them, those whose runs are looked at closer: curvature, landscapes
 CURVED = ("adam", "sam", "sagm", "crsam", "fsam", "mecam")  # whose curvature the paper compares
 FIRST = ("adam", "sam", "mecam")  # whose seeds come before other optimizers' first one
+EARLY, FEWER = (
+    2000,
+    3000,
+)  # steps: if every run of seed 0 selects one below the first, later seeds may stop at the second
 Records = dict[str, dict[str, Any]]
 Choice = dict[str, dict[str, Any]]  # by optimizer, its lr and optimizer_settings
 
@@ -46,7 +52,30 @@ def planned(
     recipes = expand(override(read(folder / f"pacs_{name}.toml").blocks, {**entries, **(values or {})}), domains)
     if choice and phase in TUNED:
         recipes = [replace(recipe, **choice.get(recipe.optimizer, {})) for recipe in recipes]
+    if phase == "resnet50":  # all rows of a target before the next target, so that they can be compared
+        return sorted(recipes, key=lambda recipe: (recipe.seed, str(recipe.target)))
     return sorted(recipes, key=lambda recipe: (_turn(recipe) if phase in ("search", *TABLES) else 0, recipe.seed))
+
+
+def results_of(phase: str) -> Path:
+    """Where the records of a phase are."""
+    return RESULTS.with_name("pacs_resnet50.json") if phase in RESNET50 else RESULTS
+
+
+def selects_early(records: Records, recipes: Sequence[Recipe]) -> bool:
+    """Whether every run of seed 0 is there and selected a step below EARLY."""
+    found = [records.get(recipe.run_id) for recipe in recipes if recipe.seed == 0]
+    return bool(found) and all(record is not None and record["selected_step"] < EARLY for record in found)
+
+
+def shortened(recipe: Recipe, records: Records) -> Recipe:
+    """A run of a later seed with FEWER steps, unless it is there in full; a late start keeps its share of the steps."""
+    if recipe.seed == 0 or recipe.steps <= FEWER or recipe.run_id in records:
+        return recipe
+    settings = dict(recipe.optimizer_settings)
+    if "start" in settings:
+        settings["start"] = settings["start"] * FEWER // recipe.steps
+    return replace(recipe, steps=FEWER, optimizer_settings=settings)
 
 
 def file_of(phase: str) -> str:
@@ -110,7 +139,7 @@ def cut(record: Mapping[str, Any], steps: int) -> dict[str, Any] | None:
     if steps not in [entry[0] for entry in history]:
         return None
     selected = selected_until(record, steps)
-    measured = ("splits", "curvature", "curvature_seconds")
+    measured = ("splits", "curvature", "curvature_seconds", "landscape", "landscape_seconds")
     return {
         **{name: value for name, value in record.items() if name not in measured},
         "recipe": {**record["recipe"], "steps": steps},

@@ -27,6 +27,8 @@ RUNS = {  # targets x seeds x rows, summed over the data sets
     "pacs_long": 4 * 3,
     "pacs_parts": 4 * 3 * 12,
     "pacs_beyond": 4 * 3 * 17,
+    "pacs_resnet50": 4 * 3 * 4,
+    "pacs_resnet50_more": 4 * 3 * 6,
 }
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mecam.analysis.objective import Objective
-from mecam.analysis.spectrum import End, density, eigenpairs, eigenvalues, plot, trace
+from mecam.analysis.spectrum import End, density, eigenpairs, eigenvalues, largest, plot, trace
 from tests.analysis.nets import data, dense_hessian, flat, network, objective, quadratic
 
 KNOWN = torch.cat([torch.tensor([-9.0, -3.0, 5.0, 8.0]), torch.linspace(-0.5, 0.5, 56)]).double()
@@ -50,6 +50,30 @@ def test_the_default_tolerance_and_float32_give_one_percent() -> None:
     single = Objective(network().float(), F.cross_entropy, [(x.float(), y)])
     for found in (eigenvalues(objective()), eigenvalues(single)):
         assert abs(found.values[0]) == pytest.approx(float(true), rel=0.01)
+
+
+def test_the_largest_alone_takes_fewer_products() -> None:
+    found = largest(known(), tolerance=1e-3)
+    assert found.values == pytest.approx((-9,), rel=1e-5)
+    assert found.tolerance == 1e-3
+    assert found.products < eigenvalues(known()).products
+    true = torch.linalg.eigvalsh(dense_hessian(flat(objective().parameters))).abs().max()
+    assert abs(largest(objective()).values[0]) == pytest.approx(float(true), rel=0.01)
+
+
+def test_the_largest_says_what_it_reached() -> None:
+    found = largest(known(), tolerance=1e-9, most=4)
+    assert found.products == 4
+    assert found.tolerance > 1e-9
+    assert abs(found.values[0] + 9) <= 9 * found.tolerance * 1.001  # an eigenvalue is that near; here it is this one
+    with pytest.raises(ValueError, match="most=0 is not allowed"):
+        largest(known(), most=0)
+
+
+@pytest.mark.parametrize("size", [1, 3, 50])
+def test_the_largest_of_small_and_flat_losses(size: int) -> None:
+    assert largest(quadratic(torch.zeros(size, size), torch.ones(size))).values == (0,)
+    assert largest(quadratic(2 * torch.eye(size), torch.ones(size))).values == pytest.approx((2,))
 
 
 def test_eigenvectors_are_unit_directions_on_which_the_hessian_is_the_eigenvalue() -> None:

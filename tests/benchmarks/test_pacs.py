@@ -1,13 +1,16 @@
 """The study on PACS: its driver goes on where it stopped."""
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import save_file
 
+from mecam.models import resnet8
 from mecam.recipe import Recipe
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
@@ -24,6 +27,7 @@ def drive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     """The driver, writing to pacs.json; what it prints."""
 
     def run(*options: str) -> str:
+        monkeypatch.setenv("MECAM_WEIGHTS", "")  # put back after the test, whatever the driver sets it to
         files = ["--out", str(tmp_path / "pacs.json"), "--known", str(tmp_path / "none.json")]
         monkeypatch.setattr(sys, "argv", ["pacs.py", "--device", "cpu", *files, "--set", *SMALL, *options])
         assert pacs.main() == 0
@@ -188,3 +192,124 @@ def test_landscapes_are_drawn_of_three_runs(drive: Drive, tmp_path: Path) -> Non
     assert len(numbers["SAM, 1-D"]["loss"][0]) == 5
     assert numbers["SAM, 2-D"]["x"] == [-0.5, 0.0, 0.5]
     assert numbers["SAM, 1-D"]["loss"][0][2] == pytest.approx(numbers["SAM, 2-D"]["loss"][1][1], rel=1e-3)
+
+
+MEASURED = ["--curvature-images", "6", "--spectrum-images", "4", "--landscape-steps", "3", "--landscape-images", "4"]
+
+
+class TestResNet50:
+    """The study whose runs are measured as soon as they are trained, here on the smallest network."""
+
+    @pytest.fixture
+    def few(self, tmp_path: Path) -> list[str]:
+        weights = tmp_path / "weights" / "tiny.safetensors"
+        weights.parent.mkdir()
+        save_file(resnet8(classes=3).state_dict(), weights)
+        kept = ["--keep", str(tmp_path / "kept")]
+        return [
+            "--phases",
+            "resnet50",
+            "--weights",
+            str(weights),
+            *kept,
+            *MEASURED,
+            "--only",
+            "target=sketch",
+            "seed=0",
+        ]
+
+    def test_one_command_trains_and_measures(self, drive: Drive, few: list[str], tmp_path: Path) -> None:
+        text = drive(*few)
+        assert text.count("% on the target") == 4
+        records = read(tmp_path / "pacs.json")
+        assert [run_id.split("-")[3] for run_id in records] == ["adam", "mecam", "sagm", "sam"]
+        for record in records.values():
+            assert record["recipe"]["weights"] == "tiny.safetensors"  # wherever it lies
+            assert len(record["curvature"]["train"]["C"]) == len(record["curvature"]["validation"]["C"]) == 5
+            assert record["curvature"]["spectrum"]["eigenvalue"] != 0
+            line, plane = record["landscape"]["line"], record["landscape"]["plane"]
+            assert (len(line["loss"]), len(line["loss"][0]), len(plane["loss"]), len(plane["loss"][0])) == (1, 5, 3, 3)
+            assert line["loss"][0][2] == pytest.approx(plane["loss"][1][1], rel=1e-3)  # the weights themselves
+            assert "sessions" not in record
+        assert "% on the target" not in drive(*few)
+        assert drive(*few, "--list").startswith("resnet50: 4 of 4 runs done, 0 minutes to go")
+
+    def test_a_run_that_time_runs_out_on_is_resumed(
+        self, drive: Drive, few: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        few = [*few, "optimizer=mecam", "--set", *SMALL, "steps=3"]
+        drive(*few)
+        ((run_id, whole),) = read(tmp_path / "pacs.json").items()
+        (tmp_path / "pacs.json").unlink()
+
+        def clock(ticks: int) -> None:
+            left = iter([1000.0] * ticks)
+            monkeypatch.setattr(pacs.Deadline, "left", lambda _: next(left, -1.0))
+
+        few += ["--keep", str(tmp_path / "again")]
+        clock(3)  # asked before the run and after steps 0 and 1
+        assert "stopped by SIGTERM after step 2; the run is saved; the same command resumes it" in drive(*few)
+        assert not (tmp_path / "pacs.json").exists()
+        assert "stopped: " in drive(*few)  # no time at all
+        clock(3)  # asked before the run, after the last step and before curvature
+        assert "no time left to measure spectrum; the same command resumes it" in drive(*few)
+        assert "spectrum" not in read(tmp_path / "pacs.json")[run_id]["curvature"]
+        clock(100)
+        assert drive(*few).count("% on the target") == 1
+        resumed = read(tmp_path / "pacs.json")[run_id]
+        assert resumed.pop("sessions") == 2  # training took two of them
+        assert set(resumed) == set(whole)
+        for name in ("recipe", "history", "splits", "selected_step", "target_accuracy"):
+            assert resumed[name] == whole[name]
+
+    def test_whole_runs_only(self, drive: Drive, few: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(pacs.Deadline, "left", lambda _: 2 * pacs.WORTH)
+        monkeypatch.setattr(pacs, "estimate", lambda *_: 3 * pacs.WORTH)
+        assert "stopped: " in drive(*few, "--whole")
+        assert "% on the target" in drive(*few, "optimizer=adam")
+
+    def test_its_order(self) -> None:
+        runs = pacs_plan.planned("resnet50", {"PACS": ("art_painting", "cartoon", "photo", "sketch")})
+        assert [recipe.optimizer for recipe in runs[:5]] == ["adam", "sam", "sagm", "mecam", "adam"]
+        assert [recipe.target for recipe in runs[:5]] == [*["art_painting"] * 4, "cartoon"]
+        assert [recipe.seed for recipe in runs] == [0] * 16 + [1] * 16 + [2] * 16
+        more = pacs_plan.planned("resnet50_more", {"PACS": ("art_painting", "cartoon", "photo", "sketch")})
+        assert [recipe.seed for recipe in more] == [0] * 24 + [1] * 24 + [2] * 24
+
+    def test_later_seeds_are_shortened_if_all_of_the_first_select_early(self) -> None:
+        runs = pacs_plan.planned("resnet50", {"PACS": ("art_painting", "cartoon", "photo", "sketch")})
+        records: pacs_plan.Records = {recipe.run_id: {"selected_step": 1900} for recipe in runs if recipe.seed == 0}
+        assert pacs_plan.selects_early(records, runs)
+        assert not pacs_plan.selects_early({**records, runs[0].run_id: {"selected_step": 2000}}, runs)
+        assert not pacs_plan.selects_early({run.run_id: records[run.run_id] for run in runs[:15]}, runs)
+        assert pacs_plan.shortened(runs[0], records) == runs[0]
+        assert pacs_plan.shortened(runs[16], records).steps == 3000
+        assert pacs_plan.shortened(runs[16], {runs[16].run_id: {}}) == runs[16]  # there in full
+        late = Recipe(seed=1, steps=5000, optimizer="thinmecam", optimizer_settings={"rho": 0.1, "start": 3250})
+        assert pacs_plan.shortened(late, {}).optimizer_settings == {"rho": 0.1, "start": 1950}
+
+    def test_what_is_missing_is_said_at_the_start(
+        self, drive: Drive, few: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path
+    ) -> None:
+        with pytest.raises(SystemExit, match=r"no file resnet50_imagenet_v1.safetensors; give --weights FILE"):
+            drive("--phases", "resnet50")
+        with pytest.raises(SystemExit):
+            drive("--phases", "resnet50", "--weights", str(tmp_path / "absent.safetensors"))
+        assert "--weights: there is no file " in capsys.readouterr().err
+        with pytest.raises(SystemExit):
+            drive(*few, "--phases", "main", "resnet50")
+        assert "have a results file of their own" in capsys.readouterr().err
+
+    def test_it_needs_few_packages(self, few: list[str], tmp_path: Path) -> None:
+        """A machine that is lent for some minutes may have no others, and no way to get them."""
+        absent = ("scipy", "ray", "plotly", "curvlinops", "matplotlib", "typer", "rich", "timm", "pytorch_optimizer")
+        files = ["--out", str(tmp_path / "pacs.json"), "--device", "cpu"]
+        argv = ["pacs.py", *few, "optimizer=mecam", *files, "--set", *SMALL]
+        script = (
+            f"import sys\nfor name in {absent}: sys.modules[name] = None\nsys.argv = {argv}\nimport pacs\npacs.main()"
+        )
+        command = [sys.executable, "-c", script]
+        done = subprocess.run(command, cwd=Path(pacs.__file__).parent, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        (record,) = read(tmp_path / "pacs.json").values()
+        assert {"curvature", "landscape"} <= set(record)

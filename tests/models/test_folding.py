@@ -13,7 +13,7 @@ from mecam.models.folding import NONE, RELU, RELU6, Pooling, _pooling, conv_bn, 
 from mecam.models.lite import EfficientNetLite, SameConv2d
 from mecam.models.network import Network
 from mecam.models.registry import create
-from mecam.models.resnet import Bottleneck, ResNet
+from mecam.models.resnet import Bottleneck, BottleneckV1, ResNet
 
 
 def layer(conv: nn.Conv2d) -> nn.ModuleList:
@@ -36,11 +36,12 @@ def gradients(module: nn.Module, out: Tensor, *inputs: Tensor) -> list[Tensor]:
     "conv",
     [
         nn.Conv2d(4, 6, 1, bias=False),
+        nn.Conv2d(4, 6, 1, stride=2, bias=False),
         nn.Conv2d(4, 6, 3, stride=2, padding=1, bias=False),
         nn.Conv2d(4, 4, 5, padding=2, groups=4, bias=False),
         SameConv2d(4, 6, 3, stride=2, bias=False),
     ],
-    ids=["1x1", "3x3 stride 2", "depthwise", "same"],
+    ids=["1x1", "1x1 stride 2", "3x3 stride 2", "depthwise", "same"],
 )
 def test_value_and_gradients_equal_the_unfolded_ones(conv: nn.Conv2d, summed: bool, act: float) -> None:
     torch.manual_seed(0)
@@ -96,8 +97,12 @@ def test_which_poolings_are_ours() -> None:
 
 @pytest.mark.parametrize(
     "network",
-    [ResNet(Bottleneck, (1, 2), 4, classes=3), EfficientNetLite(0.25, 0.3, classes=3)],
-    ids=["resnet", "lite"],
+    [
+        ResNet(Bottleneck, (1, 2), 4, classes=3),
+        ResNet(BottleneckV1, (1, 2), 4, classes=3),
+        EfficientNetLite(0.25, 0.3, classes=3),
+    ],
+    ids=["resnet", "resnet v1", "lite"],
 )
 def test_a_whole_network_has_the_same_gradient(network: nn.Module) -> None:
     torch.manual_seed(0)
@@ -136,12 +141,13 @@ def test_a_second_derivative_is_refused() -> None:
     "conv",
     [
         nn.Conv2d(40, 144, 3, padding=1, bias=False),
+        nn.Conv2d(40, 144, 1, stride=2, bias=False),
         nn.Conv2d(40, 40, 3, stride=2, padding=1, groups=40, bias=False),
         SameConv2d(40, 40, 3, stride=2, groups=40, bias=False),
         SameConv2d(40, 40, 5, stride=2, groups=40, bias=False),
         SameConv2d(40, 40, 5, stride=3, groups=40, bias=False),
     ],
-    ids=["dense", "depthwise 3 by 2", "same 3 by 2", "same 5 by 2", "same 5 by 3"],
+    ids=["dense", "1x1 by 2", "depthwise 3 by 2", "same 3 by 2", "same 5 by 2", "same 5 by 3"],
 )
 @pytest.mark.parametrize("size", [(17, 17), (14, 20)], ids=["odd", "even"])
 def test_the_kernels_agree_with_float64(

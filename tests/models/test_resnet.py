@@ -10,7 +10,7 @@ from mecam import models
 from mecam.models import ResNet, resnet8, resnet18, resnet50
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnet101", "resnet152"])
+@pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnet50v1", "resnet101", "resnet152"])
 class TestAgainstTorchvision:
     def test_keys_and_shapes(self, name: str) -> None:
         with torch.device("meta"):
@@ -63,7 +63,12 @@ def test_classifier_reads_the_features() -> None:
 
 
 def tv(name: str, classes: int) -> nn.Module:
-    return getattr(torchvision.models, name)(num_classes=classes)
+    network: nn.Module = getattr(torchvision.models, name.removesuffix("v1"))(num_classes=classes)
+    if name.endswith("v1"):
+        for stage in ("layer2", "layer3", "layer4"):
+            first = network.get_submodule(f"{stage}.0")
+            first.conv1.stride, first.conv2.stride = (2, 2), (1, 1)
+    return network
 
 
 def randomise_batch_norm(network: nn.Module) -> None:

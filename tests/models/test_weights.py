@@ -9,7 +9,9 @@ import torchvision
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from mecam.models import WeightsError, create, read_weights, resnet8
+from mecam.models import WeightsError, create, read_weights, resnet8, resnet50v1
+from mecam.models.weights import find_weights
+from mecam.runs import RunFolder
 
 IMAGES = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 
@@ -22,6 +24,11 @@ def theirs() -> nn.Module:
 @pytest.fixture(scope="module")
 def source() -> nn.Module:
     return trained(resnet8(classes=5))
+
+
+@pytest.fixture(scope="module")
+def state() -> dict[str, Tensor]:
+    return resnet50v1(classes=2).state_dict()
 
 
 def trained(network: nn.Module) -> nn.Module:
@@ -89,6 +96,74 @@ def test_a_network_saved_whole(tmp_path: Path) -> None:
     torch.testing.assert_close(second.state_dict(), first.state_dict(), rtol=0, atol=0)
     third = create("resnet8", classes=2, weights=file)
     assert third.note.endswith("its classifier of 3 classes was left out, the head of 2 is new")
+
+
+class TestArchitecture:
+    """resnet50 and resnet50v1 have the same keys and shapes: only a file's metadata tells which it holds."""
+
+    @pytest.mark.parametrize("stated", ["resnet50v1", "ResNet50 v1: stride in the first 1x1 convolution"])
+    def test_a_file_that_names_its_form(self, state: dict[str, Tensor], stated: str, tmp_path: Path) -> None:
+        file = tmp_path / "v1.safetensors"
+        save_file(state, file, metadata={"architecture": stated})
+        loaded = create("resnet50v1", classes=2, weights=file).featurizer.state_dict()
+        torch.testing.assert_close(loaded, {k: t for k, t in state.items() if k in loaded}, rtol=0, atol=0)
+        for other in ("resnet50", "resnet18", "timm/resnet50"):
+            with pytest.raises(WeightsError, match=f"v1.safetensors holds {stated}; use --backbone resnet50v1$"):
+                create(other, classes=2, weights=file)
+
+    def test_a_file_of_the_other_form(self, state: dict[str, Tensor], tmp_path: Path) -> None:
+        file = tmp_path / "other.safetensors"
+        for stated in ("resnet50", "timm/resnet50.tv_in1k", "ResNet-50"):
+            save_file(state, file, metadata={"architecture": stated})
+            create("resnet50", classes=2, weights=file)
+            with pytest.raises(WeightsError, match=f"holds {stated}; use --backbone resnet50$"):
+                create("resnet50v1", classes=2, weights=file)
+
+    def test_the_weights_of_a_run(self, state: dict[str, Tensor], tmp_path: Path) -> None:
+        folder = RunFolder(tmp_path)
+        folder.write_model(state, {"backbone": "resnet50v1"})
+        create("resnet50v1", classes=2, weights=folder.model_file)
+        with pytest.raises(WeightsError, match=r"holds resnet50v1; use --backbone resnet50v1$"):
+            create("resnet50", classes=2, weights=folder.model_file)
+        folder.write_model(state, {"backbone": "resnet50"})
+        with pytest.raises(WeightsError, match=r"holds resnet50; use --backbone resnet50$"):
+            create("resnet50v1", classes=2, weights=folder.model_file)
+
+    @pytest.mark.parametrize("metadata", [None, {"format": "pt"}, {"architecture": "some network"}, {"mecam": "[1"}])
+    def test_a_file_that_does_not(
+        self, state: dict[str, Tensor], metadata: dict[str, str] | None, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "plain.safetensors"
+        save_file(state, file, metadata=metadata)
+        create("resnet50", classes=2, weights=file)
+        with pytest.raises(WeightsError, match=r"does not name resnet50v1 as its architecture.*--backbone resnet50,"):
+            create("resnet50v1", classes=2, weights=file)
+
+    def test_what_is_wrong_with_the_file_comes_first(self, tmp_path: Path) -> None:
+        (tmp_path / "cut.safetensors").write_bytes(b"not a checkpoint")
+        with pytest.raises(WeightsError, match="cannot be read"):
+            create("resnet50v1", classes=2, weights=tmp_path / "cut.safetensors")
+        with pytest.raises(WeightsError, match="there is no file"):
+            create("resnet50v1", classes=2, weights=tmp_path / "absent.safetensors")
+
+
+class TestFolder:
+    """A recipe names a file, $MECAM_WEIGHTS says where it is."""
+
+    def test_a_bare_name(self, source: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        save(source.state_dict(), tmp_path / "tiny.safetensors")
+        with pytest.raises(WeightsError, match=r"there is no file tiny.safetensors"):
+            create("resnet8", classes=5, weights="tiny.safetensors")
+        monkeypatch.setenv("MECAM_WEIGHTS", str(tmp_path))
+        network = create("resnet8", classes=5, weights="tiny.safetensors").eval()
+        torch.testing.assert_close(network(IMAGES), source(IMAGES))
+        assert find_weights("folder/tiny.safetensors") == Path("folder/tiny.safetensors")
+
+    def test_a_file_in_this_folder_comes_first(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "tiny.safetensors").touch()
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("MECAM_WEIGHTS", "elsewhere")
+        assert find_weights("tiny.safetensors") == Path("tiny.safetensors")
 
 
 class TestRefusals:

@@ -48,36 +48,68 @@ def compare(
     the same for all runs, each scaled by its own filters; eigenvectors, those of the largest eigenvalues, are each
     run's own, and of length 1. `data` is the runs' data, if it is open already.
     """
+    asked: dict[str, Any] = {
+        "kind": kind, "dimensions": dimensions, "split": split, "images": images, "steps": steps, "radius": radius,
+        "seed": seed, "device": device, "data": data,
+    }  # fmt: skip
+    found, raw = {}, []
+    for name, path in runs.items():
+        found[name], file = around(path, name=name, progress=progress, **asked)
+        raw.append(file)
+    make_folder(out)
+    return found, [*plot_landscape.plot(found, out / "landscape"), *raw]
+
+
+def around(
+    path: Path,
+    *,
+    name: str = "",
+    kind: Kind = "random",
+    dimensions: Literal[1, 2] = 2,
+    split: Part = "train",
+    images: int | None = IMAGES,
+    steps: int = 51,
+    radius: float = 1.0,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+    data: DomainSet | None = None,
+    progress: Progress | None = None,
+    at_once: int | None = None,
+) -> tuple[Landscape, Path]:
+    """The landscape around one run, and the file of its raw grid; as `compare`, without figures.
+
+    Those of several runs can be compared if all else is equal. `at_once` is that of `landscape`.
+    """
     grid = _steps(steps, radius)
     names = {"random": f"random, filter-normalised, seed {seed}", "eigenvectors": "eigenvectors of the Hessian"}
     if kind not in names:
         raise ValueError(
             f"there are no directions {kind!r}; there are {', '.join(names)}, and plane through three runs"
         )
-    found, raw = {}, []
-    for name, path in runs.items():
-        folder = find_run(path).path
-        objective = objective_of(folder, split, limit=images, device=device, batch=BATCH, data=data)
-        if kind == "random":
-            generator = torch.Generator().manual_seed(seed)
-            directions = random_directions(objective.parameters, dimensions, generator)
-        else:
-            found_so_far = _counted(progress, f"{name}, eigenvectors")
-            directions = eigenpairs(objective, dimensions, end="highest", seed=seed, progress=found_so_far)[1]
-        raw.append(folder / f"landscape-{_digest(kind, dimensions, split, images, steps, radius, seed)}.npz")
-        found[name] = landscape(
-            objective,
-            directions,
-            grid,
-            grid if dimensions == 2 else None,
-            file=raw[-1],
-            setting={"split": split, "directions": names[kind]},
-            progress=_named(progress, name),
-        )
-        if dimensions == 2:
-            found[name].write_json(folder / PAGE)
-    make_folder(out)
-    return found, [*plot_landscape.plot(found, out / "landscape"), *raw]
+    folder = find_run(path).path
+    objective = objective_of(folder, split, limit=images, device=device, batch=BATCH, data=data)
+    if images is not None:
+        objective.batches = list(objective.batches)  # ready on the device for all points
+    if kind == "random":
+        generator = torch.Generator().manual_seed(seed)
+        directions = random_directions(objective.parameters, dimensions, generator)
+    else:
+        found_so_far = _counted(progress, f"{name}, eigenvectors")
+        directions = eigenpairs(objective, dimensions, end="highest", seed=seed, progress=found_so_far)[1]
+    raw = folder / f"landscape-{_digest(kind, dimensions, split, images, steps, radius, seed)}.npz"
+    found = landscape(
+        objective,
+        directions,
+        grid,
+        grid if dimensions == 2 else None,
+        file=raw,
+        setting={"split": split, "directions": names[kind]},
+        progress=_named(progress, name),
+        at_once=at_once,
+    )
+    if dimensions == 2:
+        found.write_json(folder / PAGE)
+    return found, raw
 
 
 def through(

@@ -3,7 +3,7 @@
 from mecam.models.lite import EfficientNetLite, lite0, lite1, lite2
 from mecam.models.network import Backbone, Network, Normalization
 from mecam.models.registry import BACKBONES, Entry, create, find
-from mecam.models.resnet import ResNet, resnet8, resnet18, resnet50, resnet101, resnet152
+from mecam.models.resnet import ResNet, resnet8, resnet18, resnet50, resnet50v1, resnet101, resnet152
 from mecam.models.weights import WeightsError, load_weights, read_weights
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "resnet8",
     "resnet18",
     "resnet50",
+    "resnet50v1",
     "resnet101",
     "resnet152",
 ]

@@ -10,10 +10,11 @@ from torch import nn
 
 from mecam.models import lite, resnet, timm_models
 from mecam.models.network import Backbone, Network, virtual_domain_stages
-from mecam.models.weights import load_weights
+from mecam.models.weights import WeightsError, find_weights, load_weights, stated_architecture
 from mecam.near import hint
 
 TIMM = "timm/"
+TWINS = {"resnet50v1": "resnet50"}  # same keys and shapes, another function; unmarked files hold the second
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ def _resnet(name: str, summary: str, parameters: int, image_size: int = 224) -> 
         )
 
     from_file = f"a checkpoint of torchvision's or timm's {name} as a file (weights=...)"
+    if name in TWINS:
+        from_file = f"a .safetensors file whose metadata names {name} as its architecture (weights=...)"
     weights = "it trains from scratch" if name == "resnet8" else from_file
     return Entry(name, summary, weights, False, build, parameters, image_size)
 
@@ -71,6 +74,7 @@ BACKBONES: Mapping[str, Entry] = {
         _resnet("resnet8", "A small ResNet for images of 32 pixels.", 77_392, 32),
         _resnet("resnet18", "ResNet-18.", 11_176_512),
         _resnet("resnet50", "ResNet-50, the backbone of the published tables.", 23_508_032),
+        _resnet("resnet50v1", "ResNet-50 as first published: the stride is in the first 1x1 convolution.", 23_508_032),
         _resnet("resnet101", "ResNet-101.", 42_500_160),
         _resnet("resnet152", "ResNet-152.", 58_143_808),
         _lite("lite0", "EfficientNet-Lite0: pretrained, and light enough for a CPU.", 3_371_008, 224),
@@ -106,7 +110,8 @@ def create(
         backbone: a name in BACKBONES, or timm/<name>.
         classes: outputs of the head.
         dropout: of the features, while training.
-        weights: a checkpoint of the backbone (.safetensors, .pth, .pt); network.note says what was loaded.
+        weights: a checkpoint of the backbone (.safetensors, .pth, .pt), as a path or as the name of a file in
+            $MECAM_WEIGHTS; network.note says what was loaded.
         pretrained: start from the weights that come with the backbone. None: yes for lite0, lite1 and lite2, whose
             weights are a package; no for models of timm, which downloads them; ResNets have none, give `weights`.
         freeze_bn: keep the statistics of batch norm as they are. None: if the weights are pretrained or from a file.
@@ -118,12 +123,38 @@ def create(
     built = entry.build(own)
     frozen = (own or weights is not None) if freeze_bn is None else freeze_bn
     network = Network(built, classes=classes, dropout=dropout, freeze_bn=frozen)
-    file = built.checkpoint if weights is None else weights
+    file = built.checkpoint if weights is None else find_weights(weights)
     if file is not None:
+        _refuse_another(file, backbone)
         network.note = load_weights(network, file, name=backbone, classifier=built.classifier)
+        _refuse_twin(file, backbone)
     elif own:
         network.note = f"pretrained weights of {backbone}"
     return network
+
+
+def _refuse_another(file: Path, backbone: str) -> None:
+    """Refuse a file whose metadata names another backbone."""
+    stated = stated_architecture(file)
+    if stated is not None and (named := _plain(stated)) in BACKBONES and named != _plain(backbone):
+        raise WeightsError(f"{file} holds {stated}; use --backbone {named}")
+
+
+def _refuse_twin(file: Path, backbone: str) -> None:
+    """Refuse a file that does not name this backbone, where keys and shapes cannot tell it from another."""
+    twin = TWINS.get(backbone)
+    if twin is not None and _plain(stated_architecture(file) or "") != backbone:
+        raise WeightsError(
+            f"{file} does not name {backbone} as its architecture, and its keys are also those of {twin}, the form of "
+            f"torchvision and timm; use --backbone {twin}, or name the form in the file: "
+            f"safetensors.torch.save_file(tensors, file, metadata={{'architecture': '{backbone}'}})"
+        )
+
+
+def _plain(architecture: str) -> str:
+    """The name in "ResNet50 v1: stride in ..." or "timm/resnet50.tv_in1k", as backbones here are called."""
+    name = architecture.removeprefix(TIMM).partition(":")[0].partition(".")[0]
+    return "".join(character for character in name.lower() if character.isalnum())
 
 
 __all__ = ["BACKBONES", "Entry", "create", "find"]

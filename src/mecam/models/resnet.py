@@ -28,16 +28,18 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3, 1x1 convolutions beside a shortcut; the stride is in the 3x3 one (V1.5)."""
+    """1x1, 3x3, 1x1 convolutions beside a shortcut; the stride is in the 3x3 convolution (V1.5, as in torchvision)."""
 
     expansion = 4
+    stride_first = False
 
     def __init__(self, inputs: int, width: int, stride: int) -> None:
         super().__init__()
         outputs = self.expansion * width
-        self.conv1 = _convolution(inputs, width, 1)
+        first, second = (stride, 1) if self.stride_first else (1, stride)
+        self.conv1 = _convolution(inputs, width, 1, first)
         self.bn1 = nn.BatchNorm2d(width)
-        self.conv2 = _convolution(width, width, 3, stride)
+        self.conv2 = _convolution(width, width, 3, second)
         self.bn2 = nn.BatchNorm2d(width)
         self.conv3 = _convolution(width, outputs, 1)
         self.bn3 = nn.BatchNorm2d(outputs)
@@ -47,6 +49,12 @@ class Bottleneck(nn.Module):
         out = conv_bn(x, self.conv1, self.bn1)
         out = conv_bn(out, self.conv2, self.bn2)
         return conv_bn(out, self.conv3, self.bn3, residual=_beside(x, self.downsample))
+
+
+class BottleneckV1(Bottleneck):
+    """A bottleneck as first published: the stride is in the first 1x1 convolution."""
+
+    stride_first = True
 
 
 class ResNet(nn.Module):
@@ -116,6 +124,11 @@ def resnet18(*, classes: int, channels: int = 3, small_input: bool = False) -> R
 
 def resnet50(*, classes: int, channels: int = 3, small_input: bool = False) -> ResNet:
     return ResNet(Bottleneck, (3, 4, 6, 3), classes=classes, channels=channels, small_input=small_input)
+
+
+def resnet50v1(*, classes: int, channels: int = 3, small_input: bool = False) -> ResNet:
+    """ResNet-50 as first published. Parameters have the names and shapes of `resnet50`; the functions differ."""
+    return ResNet(BottleneckV1, (3, 4, 6, 3), classes=classes, channels=channels, small_input=small_input)
 
 
 def resnet101(*, classes: int, channels: int = 3, small_input: bool = False) -> ResNet:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import pickle  # for its error alone # nosec B403
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -14,6 +17,7 @@ from mecam.models.network import Network
 
 StateDict = dict[str, Tensor]
 SHOWN = 3  # keys named in a refusal
+FOLDER = "MECAM_WEIGHTS"
 
 
 class WeightsError(ValueError):
@@ -61,6 +65,33 @@ def read_weights(path: Path | str) -> StateDict:
     except Exception as error:  # safetensors, zipfile and torch each have their own for damaged files
         raise WeightsError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
     return _state_dict(found, path)
+
+
+def find_weights(path: Path | str) -> Path:
+    """The file at this path; a bare file name that is not there is looked for in $MECAM_WEIGHTS.
+
+    So a recipe can name a checkpoint by its file name, and its runs have the same ids on every machine.
+    """
+    path = Path(path)
+    folder = os.environ.get(FOLDER)
+    if not folder or path.exists() or path.name != str(path):
+        return path
+    return Path(folder).expanduser() / path
+
+
+def stated_architecture(path: Path | str) -> str | None:
+    """The architecture that the metadata of a .safetensors file names; None if it names none.
+
+    The weights of a run name their backbone; other files may have an entry `architecture`.
+    """
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+        facts = json.loads(metadata.get("mecam", "{}"))
+    except (OSError, SafetensorError, ValueError):  # `read_weights` reports it; .pth and .pt files have no metadata
+        return None
+    stated = metadata.get("architecture") or (facts.get("backbone") if isinstance(facts, dict) else None)
+    return None if stated is None else str(stated)
 
 
 def _state_dict(found: object, path: Path) -> StateDict:
@@ -112,4 +143,4 @@ def _describe(head: StateDict) -> str:
     return "its classifier was" if weight is None else f"its classifier of {len(weight)} classes was"
 
 
-__all__ = ["WeightsError", "load_weights", "read_weights"]
+__all__ = ["WeightsError", "find_weights", "load_weights", "read_weights", "stated_architecture"]
