@@ -437,15 +437,8 @@ def data_pack(
         with packing(quiet=quiet) as progress:
             on_error = "skip" if skip_unreadable else "refuse"
             found = scan(folder, missing_classes="allow" if allow_missing_classes else "error")
-            store = pack(
-                found,
-                out,
-                mode=mode,
-                workers=workers,
-                on_error=on_error,
-                side=side,
-                progress=progress,  # type: ignore[arg-type]
-            )
+            options = {"mode": mode, "workers": workers, "side": side, "on_error": on_error}
+            store = pack(found, out, progress=progress, **options)  # type: ignore[arg-type]
         name_left_out(store)
         print(f"{out}: {len(store)} images")
 

@@ -87,7 +87,7 @@ def _backbones(verbose: bool) -> Iterator[str]:
     yield f"  {TIMM}<name>: any model of timm, such as {TIMM}resnet50.tv_in1k"
     yield f"  {HUB}<organization>/<name>: a model of timm on the Hugging Face Hub"
     if verbose:
-        yield "      their own image size; weights: downloaded by timm unless --no-pretrained; pip install 'mecam[timm]'"
+        yield "      their own image size; weights: downloaded, unless --no-pretrained; pip install 'mecam[timm]'"
 
 
 def _data(verbose: bool) -> Iterator[str]:
