@@ -373,3 +373,16 @@ def test_unreadable_images_in_training_are_refused_or_left_out_as_asked(images: 
     assert (measured.exit_code, measured.stderr) == (0, "")
     packed = mecam("data", "pack", str(data), "--out", str(tmp_path / "store"), "--skip-unreadable", "--quiet")
     assert packed.stdout == f"{tmp_path / 'store'}: {len(DOMAINS) * 2 * EACH} images\n"
+
+
+def test_a_store_can_keep_larger_images(tmp_path: Path) -> None:
+    from PIL import Image
+
+    from mecam.data.store import Store
+
+    for domain in ("a", "b"):
+        (tmp_path / "data" / domain / "x").mkdir(parents=True)
+        Image.effect_noise((700, 500), 50).convert("RGB").save(tmp_path / "data" / domain / "x" / "0.png")
+    for words, size in (((), 320), (("--side", "600"), 600)):
+        assert mecam("data", "pack", str(tmp_path / "data"), "--out", str(tmp_path / str(size)), *words).exit_code == 0
+        assert Store(tmp_path / str(size)).size == (size, size)

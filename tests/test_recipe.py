@@ -10,7 +10,7 @@ from mecam.recipe import PROTOCOL, SHAPES, Recipe, RecipeError, assign, make, re
 
 def test_what_is_left_out_follows_from_the_data_and_the_optimizer() -> None:
     assert make({}).to_dict().items() >= SHAPES.items()
-    assert make({"data": "photos"}).to_dict().items() >= PROTOCOL.items()
+    assert make({"data": "photos"}).to_dict().items() >= {**PROTOCOL, "image_size": 224}.items()
     assert make({"data": "photos", "steps": 7}).steps == 7
     assert make({"optimizer": "sgd"}).lr == 20 * SHAPES["lr"]
     assert make({"optimizer": "sam", "base": "sgd"}).lr == 20 * SHAPES["lr"]

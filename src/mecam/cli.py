@@ -421,6 +421,7 @@ def data_pack(
     out: Annotated[Path, typer.Option(help="The store to write.")],
     mode: Annotated[str, typer.Option(help="auto, decoded or encoded.")] = "auto",
     workers: Annotated[int | None, typer.Option(help="Threads that decode.")] = None,
+    side: Annotated[int, typer.Option(help="Pixels per side of images that are larger, or differ in size.")] = 320,
     skip_unreadable: SkipUnreadable = False,
     allow_missing_classes: Annotated[
         bool, typer.Option("--allow-missing-classes", help="A domain may lack classes that another one has.")
@@ -437,7 +438,8 @@ def data_pack(
         with packing(quiet=quiet) as progress:
             on_error = "skip" if skip_unreadable else "refuse"
             found = scan(folder, missing_classes="allow" if allow_missing_classes else "error")
-            store = pack(found, out, mode=mode, workers=workers, on_error=on_error, progress=progress)  # type: ignore[arg-type]
+            options = {"mode": mode, "workers": workers, "side": side, "on_error": on_error}
+            store = pack(found, out, progress=progress, **options)  # type: ignore[arg-type]
         name_left_out(store)
         print(f"{out}: {len(store)} images")
 

@@ -77,6 +77,7 @@ def _virtual(verbose: bool) -> Iterator[str]:
 
 def _backbones(verbose: bool) -> Iterator[str]:
     from mecam.models.registry import BACKBONES, TIMM
+    from mecam.models.timm_models import HUB
 
     for name, entry in BACKBONES.items():
         yield f"  {name}: {entry.summary}"
@@ -84,8 +85,9 @@ def _backbones(verbose: bool) -> Iterator[str]:
             size = f"{entry.image_size} x {entry.image_size} pixels"
             yield f"      {entry.parameters:,} parameters; {size}; weights: {entry.weights}"
     yield f"  {TIMM}<name>: any model of timm, such as {TIMM}resnet50.tv_in1k"
+    yield f"  {HUB}<organization>/<name>: a model of timm on the Hugging Face Hub"
     if verbose:
-        yield "      weights: downloaded by timm with --pretrained; pip install 'mecam[timm]'"
+        yield "      their own image size; weights: downloaded, unless --no-pretrained; pip install 'mecam[timm]'"
 
 
 def _data(verbose: bool) -> Iterator[str]:

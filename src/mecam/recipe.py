@@ -18,15 +18,17 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from mecam.image_sizes import IMAGE_SIZES
 from mecam.near import hint
 
 Selection = Literal["validation", "last", "oracle"]
 Schedule = Literal["constant", "cosine", "linear", "inverse_sqrt"]
 Settings = dict[str, Any]
 
-# what follows from the data set where the recipe is silent; all but the embedded one are trained as the protocol says
+# what follows from the data set where the recipe is silent; all but the embedded one are trained as the protocol says,
+# on images of the backbone's own size. Those of the embedded one have 32 pixels, which larger ones would not add to
 SHAPES: dict[str, Any] = {"backbone": "resnet8", "steps": 300, "evaluate_every": 50, "lr": 3e-3, "image_size": 32}
-PROTOCOL: dict[str, Any] = {"backbone": "lite0", "steps": 5000, "evaluate_every": 100, "lr": 5e-5, "image_size": 224}
+PROTOCOL: dict[str, Any] = {"backbone": "lite0", "steps": 5000, "evaluate_every": 100, "lr": 5e-5, "image_size": None}
 # where the learning rate is not given: its ratio to Adam's, by the optimizer at the base
 LR_RATIOS = {"adam": 1.0, "adamw": 1.0, "adabelief": 1.0, "yogi": 3.0, "sgd": 20.0, "adahessian": 30.0}
 # on the embedded set networks start from scratch; with the published weights of these penalties, meant for pretrained
@@ -61,7 +63,7 @@ class Recipe:
     rho_warmup: int = 0
     weight_decay: float = 0.0
     dropout: float = 0.0
-    image_size: int = SHAPES["image_size"]
+    image_size: int | None = SHAPES["image_size"]  # None: the backbone's own, known once it is built (timm)
     evaluate_every: int = SHAPES["evaluate_every"]
     holdout: float = 0.2
     selection: Selection = "validation"
@@ -97,6 +99,8 @@ class Recipe:
         }
         for name, low in at_least.items():
             value = getattr(self, name)
+            if value is None and name == "image_size":
+                continue
             if not (value >= low and math.isfinite(value)):
                 raise RecipeError(f"{name}={value!r} is not allowed; it must be at least {low}, and finite")
         for name in ("dropout", "holdout"):
@@ -139,6 +143,8 @@ def make(values: Mapping[str, Any]) -> Recipe:
     chosen = {**defaults, "batch": BATCHES.get(method, 32), **values}
     if defaults is SHAPES and method in FROM_SCRATCH:
         chosen["method_settings"] = {**FROM_SCRATCH[method], **values.get("method_settings", {})}
+    if chosen["image_size"] is None:
+        chosen["image_size"] = IMAGE_SIZES.get(chosen["backbone"])
     recipe = Recipe(**chosen)
     return recipe if "lr" in values else replace(recipe, lr=defaults["lr"] * lr_ratio(recipe))
 

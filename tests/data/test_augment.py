@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mecam.data import augment
 from mecam.data.augment import BRIGHTNESS, CONTRAST, HUE, SATURATION, Augmentation, Draws, evaluate_transform
+from mecam.image_sizes import Interpolation
 
 PLAIN: dict[str, Any] = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
 GRAY_TOLERANCE = 1.5e-4  # Pillow's grey is .299 R + ..., torchvision's .2989 R + ...: at most 1e-4 apart
@@ -53,16 +54,20 @@ def one_by_one(images: Tensor, operation: Callable[[Tensor, int], Tensor]) -> Te
 
 
 @pytest.mark.parametrize(("stored", "size"), [((227, 227), 224), ((320, 320), 224), ((90, 70), 32), ((20, 24), 64)])
-def test_crop_is_torchvisions_antialiased_resized_crop(stored: tuple[int, int], size: int) -> None:
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_crop_is_torchvisions_antialiased_resized_crop(
+    stored: tuple[int, int], size: int, interpolation: Interpolation
+) -> None:
     images = pictures(8, *stored)
-    transform = Augmentation(size=size, area=(0.1, 1.0), **PLAIN)
+    transform = Augmentation(size=size, area=(0.1, 1.0), interpolation=interpolation, **PLAIN)
     drawn = transform.draw(images, generator=torch.Generator().manual_seed(1))
     draws = replace(neutral(images), box=drawn.box, flip=drawn.flip)
     assert 0 < draws.flip.sum() < 8
 
     def crop(image: Tensor, index: int) -> Tensor:
         top, left, height, width = map(int, draws.box[index])
-        out = reference.resized_crop(image, top, left, height, width, [size, size], antialias=True)
+        mode = transforms.InterpolationMode(interpolation)
+        out = reference.resized_crop(image, top, left, height, width, [size, size], mode, antialias=True).clamp(0, 1)
         return reference.horizontal_flip(out) if draws.flip[index] else out
 
     # both place their samples in float32: coordinates up to the stored size are that much off, and so are the weights

@@ -5,6 +5,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from mecam.image_sizes import IMAGE_SIZES
 from mecam.models import BACKBONES, create, find
 from mecam.models.network import IMAGENET
 
@@ -27,6 +28,8 @@ def test_sizes_and_normalization() -> None:
         "resnet8": 32, "resnet18": 224, "resnet50": 224, "resnet50v1": 224, "resnet101": 224, "resnet152": 224,
         "lite0": 224, "lite1": 240, "lite2": 260,
     }  # fmt: skip
+    assert set(BACKBONES) == set(IMAGE_SIZES)  # recipes know the sizes of all
+    assert create("lite1", classes=2, pretrained=False, image_size=64).image_size == 64
     assert create("resnet8", classes=2).normalization == IMAGENET
     pixels = torch.tensor([0.0, 127.0, 255.0]) / 255
     lite = create("lite0", classes=2, pretrained=False).normalization

@@ -23,7 +23,7 @@ from mecam.virtual import MixStyle
 )
 def test_models_of_every_kind(name: str, expected: list[str]) -> None:
     torch.manual_seed(0)
-    network = create(f"timm/{name}", classes=3).eval()
+    network = create(f"timm/{name}", classes=3, pretrained=False).eval()
     assert list(network.stages) == [f"featurizer.{stage}" for stage in expected]
     images = torch.randn(4, 3, network.image_size, network.image_size)
     plain = network(images)
@@ -39,11 +39,35 @@ def test_a_model_that_names_no_stages() -> None:
 
 
 def test_the_configuration_decides_size_and_normalization() -> None:
-    network = create("timm/inception_v3.tv_in1k", classes=3)
+    network = create("timm/inception_v3.tv_in1k", classes=3, pretrained=False)
     config = timm.get_pretrained_cfg("inception_v3.tv_in1k")
     assert network.image_size == config.input_size[-1] == 299
     assert network.normalization.mean == config.mean
     assert network.normalization.std == config.std
+    assert network.interpolation == config.interpolation == "bicubic"
+    assert create("timm/test_resnet", classes=3, pretrained=False).interpolation == "bilinear"
+    assert create("resnet8", classes=3).interpolation == "bilinear"
+
+
+class TestImageSize:
+    def test_a_transformer_is_built_for_it(self) -> None:
+        images = torch.randn(2, 3, 224, 224)
+        network = create("timm/vit_small_patch14_dinov2", classes=3, pretrained=False, image_size=28).eval()
+        assert network.image_size == 28
+        assert network(images[..., :28, :28]).shape == (2, 3)
+        with torch.device("meta"):
+            assert create("timm/vit_small_patch14_dinov2", classes=3, pretrained=False).image_size == 518
+            assert create("timm/vit_tiny_patch16_384", classes=3, pretrained=False).image_size == 384
+
+    def test_a_convolutional_network_takes_any(self) -> None:
+        network = create("timm/test_resnet", classes=3, pretrained=False, image_size=48).eval()
+        assert network.image_size == 48
+        assert network(torch.randn(2, 3, 48, 48)).shape == (2, 3)
+
+    @pytest.mark.parametrize(("name", "size"), [("vit_tiny_patch16_224", 8), ("efficientformer_l1", 64)])
+    def test_one_that_cannot_be_taken_is_refused_with_the_models_own(self, name: str, size: int) -> None:
+        with pytest.raises(ValueError, match=rf"timm's {name} cannot take image_size={size} \(.*; its own size is 224"):
+            create(f"timm/{name}", classes=3, pretrained=False, image_size=size)
 
 
 def test_checkpoints_of_timm_load_from_a_file(tmp_path: Path) -> None:
@@ -64,25 +88,40 @@ class TestDownloads:
 
         def record(name: str, pretrained: bool, **settings: int) -> torch.nn.Module:
             asked.append(pretrained)
-            if pretrained and name == "test_vit":
+            if name == "hf-hub:somebody/something":
+                model = create_model("test_vit", pretrained=False, **settings, depth=3)
+                model.pretrained_cfg = {**model.pretrained_cfg, "hf_hub_id": "somebody/something"}
+                return model
+            if (pretrained and name == "test_vit") or name.startswith("hf-hub:"):
                 raise OSError("no route to host")
             return create_model(name, pretrained=False, **settings)
 
         monkeypatch.setattr(timm, "create_model", record)
         return asked
 
-    def test_only_when_asked(self, asked: list[bool]) -> None:
-        scratch = create("timm/test_resnet", classes=3).train()
-        loaded = create("timm/test_resnet", classes=3, pretrained=True).train()
+    def test_unless_told_otherwise(self, asked: list[bool]) -> None:
+        scratch = create("timm/test_resnet", classes=3, pretrained=False).train()
+        loaded = create("timm/test_resnet", classes=3).train()
         assert asked == [False, True]
         assert scratch.featurizer.bn1.training
         assert not loaded.featurizer.bn1.training
         assert loaded.note == "pretrained weights of timm/test_resnet"
 
     def test_a_failure_shows_its_cause(self, asked: list[bool]) -> None:
-        with pytest.raises(ValueError, match=r"OSError: no route to host.*weights="):
-            create("timm/test_vit", classes=3, pretrained=True)
+        with pytest.raises(ValueError, match=r"OSError: no route to host.*--weights FILE.*--no-pretrained"):
+            create("timm/test_vit", classes=3)
         assert asked == [True]
+
+    def test_the_hub(self, asked: list[bool]) -> None:
+        with pytest.raises(ValueError, match=r"OSError: no route to host.*--backbone timm/<name> --weights FILE"):
+            create("hf-hub:somebody/else", classes=3)
+        network = create("hf-hub:somebody/something", classes=3)
+        assert asked == [True, True]
+        assert network.offline is not None
+        name, settings = network.offline  # what a finished run keeps, to be opened without the Hub
+        again = create(f"timm/{name}", classes=3, pretrained=False, settings=settings)
+        assert len(again.featurizer.blocks) == 3
+        again.load_state_dict(network.state_dict())
 
 
 def test_unknown_names() -> None:
@@ -91,7 +130,9 @@ def test_unknown_names() -> None:
     with pytest.raises(ValueError, match=r"has no weights 'nowhere' of resnet50; it has .*tv_in1k"):
         create("timm/resnet50.nowhere", classes=3)
     with pytest.raises(ValueError, match="has no model"):
-        create("timm/hf-hub:timm/resnet50.a1_in1k", classes=3)
+        create("timm/nowhere:resnet50", classes=3)
+    with pytest.raises(ValueError, match=r"is no model of the Hugging Face Hub; write hf-hub:<organization>/<name>"):
+        create("hf-hub:resnet50", classes=3)
 
 
 @pytest.mark.parametrize("failure", ["RuntimeError('no operator torchvision::nms')", "OSError('libcudart')"])

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 import mecam.virtual
 from mecam.virtual import DSU, EFDMix, Fourier, MixStyle, VirtualDomain
 from mecam.virtual._draws import Draw
+from mecam.virtual._features import FeatureDomain
 from mecam.virtual.mixstyle import mix_style
 
 pytestmark = pytest.mark.filterwarnings("error:no layer ran:RuntimeWarning")
@@ -435,13 +436,69 @@ def test_timm_resnet_trains_through_mixed_stages() -> None:
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-def test_timm_models_with_channels_last_maps_are_refused() -> None:
+@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "test_mambaout", "samvit_base_patch16"])
+def test_timm_maps_with_channels_at_the_end(name: str) -> None:
+    """The style of a channel is taken over space: after mixing, each sample has a style between two samples' own."""
     timm = pytest.importorskip("timm")
-    model = timm.create_model(
-        "swin_tiny_patch4_window7_224", img_size=56, embed_dim=8, depths=(1, 1), num_heads=(1, 2), pretrained=False
-    )
-    with pytest.raises(ValueError, match=r"layer 'layers\.0' returns maps \(B, H, W, C\)"):
-        MixStyle().attach(model, "layers.0")
+    small: dict[str, dict[str, Any]] = {
+        "swin_tiny_patch4_window7_224": {"img_size": 56, "embed_dim": 8, "depths": (1, 1), "num_heads": (1, 2)},
+        "samvit_base_patch16": {"img_size": 64, "embed_dim": 16, "depth": 2, "num_heads": 2},
+    }
+    model = timm.create_model(name, pretrained=False, **small.get(name, {})).double().eval()
+    layer = {"swin_tiny_patch4_window7_224": "layers.0", "test_mambaout": "stages.0"}.get(name, "blocks.0")
+    maps: list[torch.Tensor] = []
+    style = MixStyle(alpha=1.0).attach(model, layer)  # its hook comes first, so the second sees what it returns
+    model.get_submodule(layer).register_forward_hook(lambda _module, _args, output: maps.append(output))
+    x = torch.randn(4, 3, 64, 64, dtype=torch.float64)
+    x = x[..., :56, :56] if name.startswith("swin") else x
+    with torch.no_grad():
+        model(x)
+        with style.active():
+            model(x)
+    plain, mixed = maps
+    assert plain.ndim == 4
+    mean, new_mean = plain.mean((1, 2)), mixed.mean((1, 2))  # over height and width
+    assert not torch.allclose(new_mean, mean)
+    # one lam and one partner per sample explain every channel: new_mean = lam mean + (1 - lam) mean[partner]
+    for sample in range(4):
+        errors = []
+        for partner in range(4):
+            direction = mean[partner] - mean[sample]
+            away = (new_mean[sample] - mean[sample]) @ direction / direction.square().sum().clamp(min=1e-30)
+            errors.append(float((new_mean[sample] - mean[sample] - away * direction).abs().max()))
+        assert min(errors) < 1e-9
+    # and what is left after taking the style off is what it was
+    torch.testing.assert_close(_without_style(mixed), _without_style(plain), rtol=0, atol=1e-9)
+
+
+def _without_style(maps: torch.Tensor) -> torch.Tensor:
+    return (maps - maps.mean((1, 2), keepdim=True)) / maps.std((1, 2), keepdim=True)
+
+
+@pytest.mark.parametrize("domain", [MixStyle(alpha=1.0), EFDMix(alpha=1.0), DSU()], ids=["mixstyle", "efdmix", "dsu"])
+def test_maps_with_channels_at_the_end_are_mixed_as_others(domain: FeatureDomain) -> None:
+    first, last = nn.Identity(), nn.Identity()
+    x = torch.randn(4, 5, 6, 7, dtype=torch.float64)
+    expected = run_active(domain.attach(first, first), first, x)
+    domain.detach()
+    found = run_active(domain.attach(last, last, channels_last=True), last, x.permute(0, 2, 3, 1).contiguous())
+    domain.detach()
+    assert found.is_contiguous()
+    torch.testing.assert_close(found.permute(0, 3, 1, 2), expected)
+    assert not torch.allclose(expected, x)
+
+
+def test_a_mixer_of_timm_has_no_class_token() -> None:
+    timm = pytest.importorskip("timm")
+    model = timm.create_model("mixer_s32_224", img_size=64, pretrained=False).eval()
+    tokens: list[torch.Tensor] = []
+    style = MixStyle(alpha=1.0).attach(model, "blocks.0")
+    model.blocks[0].register_forward_hook(lambda _module, _args, output: tokens.append(output))
+    x = torch.randn(4, 3, 64, 64)
+    model(x)
+    with style.active():
+        model(x)
+    assert (tokens[0] != tokens[1]).any(-1).any(0).all()
 
 
 # Copies

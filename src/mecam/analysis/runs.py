@@ -60,7 +60,9 @@ class Images:
         for parts in self._parts():
             images = torch.cat([self.data.images(domain, some) for domain, some in parts]).to(self.device)
             labels = np.concatenate([self.data.labels(domain)[some] for domain, some in parts])
-            pixels = evaluate_transform(images, look.size, mean=look.mean, std=look.std).to(self.dtype)
+            pixels = evaluate_transform(
+                images, look.size, mean=look.mean, std=look.std, interpolation=look.interpolation
+            ).to(self.dtype)
             yield pixels.contiguous(memory_format=_layout(self.device)), torch.from_numpy(labels).to(self.device)
 
     def _parts(self) -> Iterator[list[tuple[int, NDArray[np.int64]]]]:

@@ -79,11 +79,11 @@ def departures(recipe: Recipe) -> list[str]:
     found = [
         f"{name} {getattr(recipe, name)}, not {value}"
         for name, value in expected.items()
-        if getattr(recipe, name) != value
+        if getattr(recipe, name) not in (value, None)  # None: V1's own size is 224 too
     ]
     if recipe.backbone not in ("resnet50", V1):
         found.append(f"backbone {recipe.backbone}, not resnet50")
-    if recipe.weights is None and not (recipe.backbone == V1 and recipe.pretrained):
+    if recipe.weights is None and not (recipe.backbone == V1 and recipe.pretrained is not False):
         found.append("no ImageNet-1k V1 weights given")
     return found
 

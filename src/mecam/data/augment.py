@@ -15,9 +15,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cache
 from types import ModuleType
+from typing import get_args
 
 import torch
 from torch import Tensor
+
+from mecam.image_sizes import Interpolation
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 TRIES = 10  # torchvision's, before it falls back on the largest central crop
@@ -29,6 +32,8 @@ LUMA = (0.299, 0.587, 0.114)
 PIECE = 1 << 19
 
 Triple = tuple[float, float, float]
+INTERPOLATIONS: tuple[Interpolation, ...] = get_args(Interpolation)
+CUBIC = -0.5  # Pillow's, and torch's where it is antialiased
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,7 @@ class Augmentation:
         brightness, contrast, saturation: factors are drawn from [max(0, 1 - strength), 1 + strength].
         hue: the shift is drawn from [-hue, hue] of a full turn.
         mean, std: what is subtracted from pixels in [0, 1], and what they are divided by then.
+        interpolation: how crops are resampled, bilinear or bicubic; both are antialiased.
     """
 
     size: int = 224
@@ -73,8 +79,10 @@ class Augmentation:
     grayscale: float = 0.1
     mean: Triple = IMAGENET_MEAN
     std: Triple = IMAGENET_STD
+    interpolation: Interpolation = "bilinear"
 
     def __post_init__(self) -> None:
+        _check_interpolation(self.interpolation)
         if self.size < 1:
             raise ValueError(f"size must be at least 1, got {self.size}")
         for name, (low, high), most in (("area", self.area, 1.0), ("aspect", self.aspect, math.inf)):
@@ -118,7 +126,7 @@ class Augmentation:
             raise ValueError(f"{len(images)} images but draws for {len(draws)}")
         out = _output(images, self.size)
         with torch.autocast(images.device.type, enabled=False):
-            if kernels := _kernels_for(images):
+            if kernels := _kernels_for(images, self.interpolation):
                 cropped = torch.empty(out.shape, device=out.device)
                 kernels.crop(images, draws.box, draws.flip, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), out=cropped)
                 kernels.colour(cropped, draws.order, draws.factors, draws.gray, self.mean, self.std, out=out)
@@ -129,7 +137,7 @@ class Augmentation:
 
     def _colours(self, images: Tensor, draws: Draws) -> Tensor:
         """In [0, 1], before normalisation."""
-        x = _crop(images, draws.box, self.size, draws.flip)
+        x = _crop(images, draws.box, self.size, draws.flip, self.interpolation)
         if any((self.brightness, self.contrast, self.saturation, self.hue)):
             x = _jitter(x, draws.order, draws.factors)
         if self.grayscale:
@@ -165,46 +173,61 @@ class Augmentation:
 
 
 def evaluate_transform(
-    images: Tensor, size: int = 224, *, mean: Triple = IMAGENET_MEAN, std: Triple = IMAGENET_STD
+    images: Tensor,
+    size: int = 224,
+    *,
+    mean: Triple = IMAGENET_MEAN,
+    std: Triple = IMAGENET_STD,
+    interpolation: Interpolation = "bilinear",
 ) -> Tensor:
     """uint8 (B, 3, H, W) to float (B, 3, size, size): resized, aspect not kept, and normalised."""
     _check_images(images)
+    _check_interpolation(interpolation)
     out = _output(images, size)
     whole = _constants((0, 0, *images.shape[-2:]), out)
     with torch.autocast(images.device.type, enabled=False):
-        if kernels := _kernels_for(images):
+        if kernels := _kernels_for(images, interpolation):
             kernels.crop(images, whole[None], None, mean, std, out=out)
             return out
         for piece in _pieces(out):
             part = images[piece]
             same = part.shape[-2:] == (size, size)
-            x = part / 255 if same else _crop(part, whole[None], size)
+            x = part / 255 if same else _crop(part, whole[None], size, interpolation=interpolation)
             _normalize(x, mean, std, out=out[piece])
     return out
 
 
-def _crop(images: Tensor, box: Tensor, size: int, flip: Tensor | None = None) -> Tensor:
-    """Pixels in [0, 1] of each image's box, resampled to size x size (antialiased, bilinear), mirrored where asked.
+def _crop(
+    images: Tensor, box: Tensor, size: int, flip: Tensor | None = None, interpolation: Interpolation = "bilinear"
+) -> Tensor:
+    """Pixels in [0, 1] of each image's box, resampled to size x size (antialiased), mirrored where asked.
 
     One box may stand for all images.
     """
     count, channels, height, width = images.shape
     top, left, tall, wide = box.unbind(1)
-    rows = (_resampling(top, tall, size, height) / 255).expand(count, size, height)
-    columns = _resampling(left, wide, size, width, flip).mT.expand(count, width, size)
+    rows = (_resampling(top, tall, size, height, interpolation) / 255).expand(count, size, height)
+    columns = _resampling(left, wide, size, width, interpolation, flip).mT.expand(count, width, size)
     x = images.to(box.dtype, memory_format=torch.contiguous_format)
     x = torch.bmm(x.view(count, channels * height, width), columns)
     out = torch.empty(count, channels, size, size, dtype=x.dtype, device=x.device)
     for channel, plane in enumerate(x.view(count, channels, height, size).unbind(1)):
         torch.bmm(rows, plane, out=out[:, channel])
-    return out
+    return out if interpolation == "bilinear" else out.clamp_(0, 1)  # bicubic weights overshoot
 
 
-def _resampling(start: Tensor, length: Tensor, size: int, pixels: int, mirror: Tensor | None = None) -> Tensor:
+def _resampling(
+    start: Tensor,
+    length: Tensor,
+    size: int,
+    pixels: int,
+    interpolation: Interpolation,
+    mirror: Tensor | None = None,
+) -> Tensor:
     """(B, size, pixels): the weights of the pixels in each of `size` samples of [start, start + length).
 
-    A triangle around the sample's centre, as wide as two pixels of the coarser of the two grids; pixels outside the
-    interval count for nothing, as if the image had been cropped first.
+    A triangle around the sample's centre, as wide as two pixels of the coarser of the two grids, or a cubic kernel,
+    twice as wide; pixels outside the interval count for nothing, as if the image had been cropped first.
     """
     start, length = start[:, None, None], length[:, None, None]
     samples = torch.arange(size, dtype=start.dtype, device=start.device)[:, None]
@@ -212,9 +235,17 @@ def _resampling(start: Tensor, length: Tensor, size: int, pixels: int, mirror: T
         samples = torch.where(mirror[:, None, None], size - 1 - samples, samples)
     step = length / size
     pixel = torch.arange(pixels, dtype=start.dtype, device=start.device) + 0.5
-    weights = 1 - (pixel - (start + (samples + 0.5) * step)).abs_() / step.clamp(min=1)
-    weights = weights.clamp_(min=0).mul_((pixel > start) & (pixel < start + length))
+    distance = (pixel - (start + (samples + 0.5) * step)).abs_() / step.clamp(min=1)
+    weights = (1 - distance).clamp_(min=0) if interpolation == "bilinear" else _cubic(distance)
+    weights = weights.mul_((pixel > start) & (pixel < start + length))
     return weights / weights.sum(dim=-1, keepdim=True)
+
+
+def _cubic(x: Tensor) -> Tensor:
+    """Keys' cubic kernel at x >= 0, 0 from 2 on."""
+    near = ((CUBIC + 2) * x - (CUBIC + 3)) * x * x + 1
+    far = (((x - 5) * x + 8) * x - 4) * CUBIC
+    return torch.where(x < 1, near, far).mul_(x < 2)
 
 
 def _jitter(x: Tensor, order: Tensor, factors: Tensor) -> Tensor:
@@ -286,8 +317,9 @@ def _output(images: Tensor, size: int) -> Tensor:
     return torch.empty(len(images), 3, size, size, dtype=torch.float32, device=images.device, memory_format=layout)
 
 
-def _kernels_for(images: Tensor) -> ModuleType | None:
-    return _kernels() if images.is_cuda else None
+def _kernels_for(images: Tensor, interpolation: Interpolation) -> ModuleType | None:
+    """The kernels are bilinear."""
+    return _kernels() if images.is_cuda and interpolation == "bilinear" else None
 
 
 @cache
@@ -305,6 +337,11 @@ def _pieces(out: Tensor) -> Iterator[slice]:
     count = len(out)
     step = max(1, PIECE // out[0].numel()) if count and out.device.type == "cpu" else max(1, count)
     return (slice(start, start + step) for start in range(0, count, step))
+
+
+def _check_interpolation(interpolation: str) -> None:
+    if interpolation not in INTERPOLATIONS:
+        raise ValueError(f"interpolation must be {' or '.join(INTERPOLATIONS)}, got {interpolation!r}")
 
 
 def _check_images(images: Tensor) -> None:

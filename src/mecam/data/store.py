@@ -223,12 +223,12 @@ def is_store(path: Path) -> bool:
     return (path / HEADER).is_file()
 
 
-def fit(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    """(height, width, 3) of this size: as it is, or resampled by Pillow's bilinear filter, which is antialiased."""
+def fit(pixels: NDArray[np.uint8], size: tuple[int, int], interpolation: str = "bilinear") -> NDArray[np.uint8]:
+    """(height, width, 3) of this size: as it is, or resampled by Pillow's filter of that name, which is antialiased."""
     height, width = size
     if pixels.shape[:2] == size:
         return pixels
-    return np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR))
+    return np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling[interpolation.upper()]))
 
 
 def available_cores() -> int:

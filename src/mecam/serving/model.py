@@ -19,7 +19,9 @@ from mecam.data.augment import evaluate_transform
 from mecam.data.decode import decode
 from mecam.data.domains import DataError
 from mecam.data.store import available_cores, fit
+from mecam.image_sizes import Interpolation
 from mecam.methods import Setting
+from mecam.models.registry import TIMM
 from mecam.models.registry import create as create_network
 from mecam.runs import RunError, RunFolder
 
@@ -38,10 +40,11 @@ class Preprocessing:
     size: int
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+    interpolation: Interpolation = "bilinear"
 
     def resize(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """(height, width, 3) to (size, size, 3)."""
-        return fit(pixels, (self.size, self.size))
+        return fit(pixels, (self.size, self.size), self.interpolation)
 
     def normalize(self, pixels: Sequence[NDArray[np.uint8]], device: torch.device) -> Tensor:
         """Resized pictures to float (n, 3, size, size)."""
@@ -49,13 +52,15 @@ class Preprocessing:
         return evaluate_transform(batch.to(device), self.size, mean=self.mean, std=self.std)
 
     def describe(self) -> dict[str, Any]:
+        filter_ = self.interpolation.upper()
         return {
             "image_size": self.size,
+            "interpolation": self.interpolation,
             "mean": list(self.mean),
             "std": list(self.std),
             "steps": [
                 "turn the picture as its EXIF orientation says, put transparent parts on white, make it 8-bit RGB",
-                f"resize to {self.size} x {self.size}, aspect ratio not kept, as Pillow's BILINEAR does (antialiased)",
+                f"resize to {self.size} x {self.size}, aspect ratio not kept, as Pillow's {filter_} does (antialiased)",
                 "divide by 255, subtract the mean, divide by the standard deviation, channel by channel",
                 "lay out as channels, rows, columns",
             ],
@@ -153,13 +158,21 @@ def load_model(path: Path | str, *, device: torch.device | str = "cpu") -> Train
     weights, facts = folder.read_model()
     classes = len(facts["classes"])
     method = methods.create(facts["method"], **facts["method_settings"])
-    plain = create_network(facts["backbone"], classes=classes, pretrained=False)
+    plain = create_network(
+        f"{TIMM}{facts['architecture']}" if "architecture" in facts else facts["backbone"],
+        classes=classes,
+        pretrained=False,  # nothing is downloaded: all weights are in the file
+        image_size=facts["image_size"],
+        settings=facts.get("architecture_settings"),
+    )
     network = method.build(plain, Setting(classes, facts["domains"], steps=1, lr=0.0))
     try:
         network.load_state_dict(weights)
     except RuntimeError as error:
         raise RunError(f"{folder.model_file} does not fit the network {facts['backbone']}: {error}") from error
-    preprocessing = Preprocessing(facts["image_size"], tuple(facts["mean"]), tuple(facts["std"]))
+    preprocessing = Preprocessing(
+        facts["image_size"], tuple(facts["mean"]), tuple(facts["std"]), facts.get("interpolation", "bilinear")
+    )
     return TrainedModel(
         network.to(device).eval(), tuple(facts["classes"]), preprocessing, facts["backbone"], alone=method.mates
     )

@@ -135,12 +135,12 @@ def _has_meta_pass(recipe: Recipe) -> bool:
     return method is not None and issubclass(method, Meta)
 
 
-def too_few(recipe: Recipe, error: ValueError) -> ValueError:
+def too_few(recipe: Recipe, image_size: int, error: ValueError) -> ValueError:
     """The error itself, or in our words what torch says of batch norm that is given one number a channel."""
     if "more than 1 value per channel" not in str(error):
         return error
     return RecipeError(
-        f"batch={recipe.batch} images of image_size={recipe.image_size} leave batch normalization a single number to "
+        f"batch={recipe.batch} images of image_size={image_size} leave batch normalization a single number to "
         "normalize; take more or larger images, or freeze_bn=true"
     )
 
@@ -154,6 +154,7 @@ def build_network(recipe: Recipe, classes: int) -> Network:
         weights=None if recipe.weights is None else Path(recipe.weights),
         pretrained=recipe.pretrained,
         freeze_bn=recipe.freeze_bn,
+        image_size=recipe.image_size,
     ).train()
 
 
@@ -174,7 +175,8 @@ def build_feed(
         recipe.balanced,
     )
     normal = network.normalization
-    look: dict[str, Any] = {"size": recipe.image_size, "mean": normal.mean, "std": normal.std}
+    look: dict[str, Any] = {"size": network.image_size, "mean": normal.mean, "std": normal.std}
+    look["interpolation"] = network.interpolation
     if not recipe.augment:
         look |= NO_AUGMENTATION
     return Feed(

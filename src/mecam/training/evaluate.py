@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from mecam import ranks
 from mecam.data.augment import evaluate_transform
 from mecam.data.domains import DomainSet
+from mecam.image_sizes import Interpolation
 from mecam.models.network import Normalization
 from mecam.training.metrics import Metrics, measure
 from mecam.training.resident import resident
@@ -32,10 +33,13 @@ class Look:
 
     image_size: int
     normalization: Normalization
+    interpolation: Interpolation = "bilinear"
 
     def logits(self, network: nn.Module, images: Tensor) -> Tensor:
         normal = self.normalization
-        pixels = evaluate_transform(images, self.image_size, mean=normal.mean, std=normal.std)
+        pixels = evaluate_transform(
+            images, self.image_size, mean=normal.mean, std=normal.std, interpolation=self.interpolation
+        )
         return network(pixels.contiguous(memory_format=torch.channels_last)).float()  # type: ignore[no-any-return]
 
 

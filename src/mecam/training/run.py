@@ -88,7 +88,7 @@ class Run:
         self.noted: list[tuple[int, State, Tensor]] = []  # since the last evaluation, what was left out by then
         self.tracker: Tracker | None = None
         self.recorded: dict[Hashable, Recorded] = {}  # by kind of step
-        self.look = Look(recipe.image_size, self.network.normalization)
+        self.look = Look(self.network.image_size, self.network.normalization, self.network.interpolation)
         records = self.records != "nothing" and not self.method.mates
         self.forward = Recorded(partial(self.look.logits, self.trained)) if records else None
         # from here on the global stream is dropout's and the virtual domain's, another one in each process
@@ -117,7 +117,7 @@ class Run:
             loss, first = None, self.method_state
             self.skipped += 1
         except ValueError as error:
-            raise build.too_few(recipe, error) from error
+            raise build.too_few(recipe, self.network.image_size, error) from error
         if buffers:
             nonfinite.put_back(self.trained, buffers)
         if self.machine.device.type == "cuda" and recipe.nonfinite == "raise":
@@ -353,16 +353,20 @@ class Run:
 
     def _facts(self) -> dict[str, Any]:
         normal = self.network.normalization
-        return {
+        facts = {
             "backbone": self.recipe.backbone,
             "method": self.recipe.method,
             "method_settings": self.recipe.method_settings,
             "domains": len(self.data.domains) - (self.recipe.target is not None),
             "classes": list(self.data.classes),
-            "image_size": self.recipe.image_size,
+            "image_size": self.network.image_size,
+            "interpolation": self.network.interpolation,
             "mean": list(normal.mean),
             "std": list(normal.std),
         }
+        if self.network.offline is not None:
+            facts["architecture"], facts["architecture_settings"] = self.network.offline
+        return facts
 
     def _estimate_bn(self) -> None:
         """Batch-norm statistics for averaged weights, as the mean over some training batches; none if frozen."""

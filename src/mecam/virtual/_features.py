@@ -7,16 +7,22 @@ from typing import Any, Self
 from torch import Tensor, nn
 
 from mecam.virtual._domain import Layers, VirtualDomain, spoken, with_first_tensor
+from mecam.virtual._layers import ends_with_channels
 from mecam.virtual._layers import prefix_tokens as tokens_before_patches
-from mecam.virtual._layers import refuse_channels_last
-from mecam.virtual._positions import TokenLayout, over_positions
+from mecam.virtual._positions import Layout, over_positions
 
 
 class FeatureDomain(VirtualDomain):
     """A virtual domain made of the features of one or more layers."""
 
     def attach(
-        self, model: nn.Module, layers: Layers, *, prefix_tokens: int | None = None, batch_first: bool = True
+        self,
+        model: nn.Module,
+        layers: Layers,
+        *,
+        prefix_tokens: int | None = None,
+        batch_first: bool = True,
+        channels_last: bool | None = None,
     ) -> Self:
         """Act on the output of `layers`, given by dotted name or as modules; returns self.
 
@@ -25,19 +31,20 @@ class FeatureDomain(VirtualDomain):
         `prefix_tokens`, stay untouched: None asks the model (`num_prefix_tokens` in timm, 1 + `num_register_tokens` in
         DINOv2) and else assumes 1. Give 0 for layers before the class token is added (a patch embedding) and for
         models without one. `batch_first=False` reads (N, B, C), the layout inside OpenAI's and older OpenCLIP towers.
+        `channels_last=True` reads maps (B, H, W, C), as Swin has them: None asks the model (`output_fmt` in timm) and
+        else assumes (B, C, H, W). It is about the order of the axes, not torch's memory format.
         """
         if prefix_tokens is not None and prefix_tokens < 0:
             raise ValueError(f"prefix_tokens must be 0 or more, or None to ask the model, got {prefix_tokens!r}")
         found = self._resolve(model, layers)
-        for name, _ in found:
-            refuse_channels_last(model, name)
         for name, module in found:
             count = tokens_before_patches(model, name) if prefix_tokens is None else prefix_tokens
-            hook = _OutputHook(self, name, TokenLayout(count, batch_first))
+            last = ends_with_channels(model, name) if channels_last is None else channels_last
+            hook = _OutputHook(self, name, Layout(count, batch_first, last))
             self._handles.append(module.register_forward_hook(hook))
         return self
 
-    def _at_layer(self, layer: str, layout: TokenLayout, x: Tensor) -> Tensor:
+    def _at_layer(self, layer: str, layout: Layout, x: Tensor) -> Tensor:
         draw = self._draw(x, layer)
         return x if draw is None else over_positions(x, partial(self._apply, draw), layout, spoken(layer))
 
@@ -48,7 +55,7 @@ class _OutputHook:
 
     domain: FeatureDomain
     layer: str
-    layout: TokenLayout
+    layout: Layout
 
     def __call__(self, _module: nn.Module, _args: Any, output: Any) -> Any:
         if not self.domain._on:

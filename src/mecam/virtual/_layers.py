@@ -11,7 +11,7 @@ _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped
 def find_layer(model: nn.Module, layer: str | nn.Module) -> tuple[str, nn.Module]:
     """The full name and the module of a layer given by either."""
     name, module = _find_name(model, layer) if isinstance(layer, str) else _find_module(model, layer)
-    if isinstance(module, nn.ModuleList | nn.ModuleDict):
+    if isinstance(module, nn.ModuleList | nn.ModuleDict) and type(module).forward is nn.Module.forward:
         inside = ", ".join(f"{name}.{child}" for child, _ in module.named_children())
         raise ValueError(f"layer {name!r} is a list that is never called itself; attach to what is in it: {inside}")
     return name, module
@@ -51,18 +51,26 @@ def _suggestion(layer: str, names: list[str]) -> str:
 
 
 def prefix_tokens(model: nn.Module, name: str) -> int:
-    """How many tokens come before the patches: what the model says (timm, DINOv2), else 1, a class token."""
+    """How many tokens come before the patches: what the model says (timm, DINOv2), else 1, a class token.
+
+    timm's models that say nothing and have no class token (MLP-Mixer, LeViT) have none.
+    """
     prefix = _nearest(model, name, "num_prefix_tokens")
     if isinstance(prefix, int):
         return prefix
     registers = _nearest(model, name, "num_register_tokens")
-    return 1 + registers if isinstance(registers, int) else 1
+    if isinstance(registers, int):
+        return 1 + registers
+    is_timm = _nearest(model, name, "pretrained_cfg") is not None
+    return 0 if is_timm and _nearest(model, name, "cls_token") is None else 1
 
 
-def refuse_channels_last(model: nn.Module, name: str) -> None:
-    """timm's Swin and its like say so when their maps are (B, H, W, C), which no shape can tell."""
-    if _nearest(model, name, "output_fmt") == "NHWC":
-        raise ValueError(f"layer {name!r} returns maps (B, H, W, C); a virtual domain needs maps (B, C, H, W)")
+def ends_with_channels(model: nn.Module, name: str) -> bool:
+    """Whether maps are (B, H, W, C): no shape can tell, but timm's Swin, MambaOut and their like say so."""
+    fmt = _nearest(model, name, "output_fmt")
+    if fmt is None:  # SAM's encoder says so at its patch embedding alone
+        fmt = getattr(_nearest(model, name, "patch_embed"), "output_fmt", None)
+    return fmt == "NHWC"
 
 
 def _nearest(model: nn.Module, name: str, attribute: str) -> object:

@@ -8,15 +8,18 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class TokenLayout:
-    """Where a token sequence keeps its batch, and how many class and register tokens come first."""
+class Layout:
+    """Where tokens keep their batch and how many class and register tokens come first; where maps keep channels."""
 
     prefix_tokens: int
     batch_first: bool
+    channels_last: bool = False  # maps (B, H, W, C)
 
 
-def over_positions(x: Tensor, mix: Callable[[Tensor], Tensor], layout: TokenLayout, layer: str) -> Tensor:
-    """Apply `mix` to a map (B, C, H, W), or to the patch tokens of a sequence, as (B, C, L)."""
+def over_positions(x: Tensor, mix: Callable[[Tensor], Tensor], layout: Layout, layer: str) -> Tensor:
+    """Apply `mix` to a map (B, C, H, W) or (B, H, W, C), or to the patch tokens of a sequence, as (B, C, L)."""
+    if x.ndim == 4 and layout.channels_last:
+        return mix(x.flatten(1, 2).mT).mT.reshape(x.shape).contiguous()
     if x.ndim == 4:
         mixed = mix(x.flatten(2)).view(x.shape)
         # flattening a channels-last map makes a contiguous copy: back to the layout that the next layer is fast in
@@ -30,7 +33,7 @@ def over_positions(x: Tensor, mix: Callable[[Tensor], Tensor], layout: TokenLayo
     )
 
 
-def _over_patches(x: Tensor, mix: Callable[[Tensor], Tensor], layout: TokenLayout, layer: str) -> Tensor:
+def _over_patches(x: Tensor, mix: Callable[[Tensor], Tensor], layout: Layout, layer: str) -> Tensor:
     along = 1 if layout.batch_first else 0
     there, back = ((0, 2, 1), (0, 2, 1)) if layout.batch_first else ((1, 2, 0), (2, 0, 1))
     patches = x.shape[along] - layout.prefix_tokens
