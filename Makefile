@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint docs matrix experiments benchmarks torture clean
+.PHONY: demo test lint docs matrix experiments benchmarks torture portability clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -14,7 +14,8 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 demo: $(VENV)/installed
-	$(BIN)/mecam bench --optimizer adam,sam,mecam --seeds 0 --workers 2 --out demo-runs
+	$(BIN)/mecam bench recipes/demo.toml --workers 2 --out demo-runs
+	$(BIN)/mecam table demo-runs --spread interval --baseline adam
 	$(BIN)/mecam report demo-runs --out demo-runs/report.html
 
 lint: $(VENV)/installed
@@ -37,7 +38,7 @@ matrix: $(VENV)/installed
 
 # the paper's experiments, each in its small version on the embedded set; runs that two of them share are run once
 experiments: $(VENV)/installed
-	for file in $(filter-out recipes/pacs_%,$(wildcard recipes/*.toml)); do $(BIN)/mecam bench $$file --small --workers 2 --out experiments || exit 1; done
+	for file in $(filter-out recipes/pacs_% recipes/demo.toml,$(wildcard recipes/*.toml)); do $(BIN)/mecam bench $$file --small --workers 2 --out experiments || exit 1; done
 	$(BIN)/mecam report experiments --out experiments/report.html
 
 benchmarks: $(VENV)/installed
@@ -48,6 +49,10 @@ benchmarks: $(VENV)/installed
 torture: $(VENV)/installed
 	$(BIN)/python benchmarks/torture.py --out benchmarks/results/torture.md
 	$(BIN)/python benchmarks/torture_damage.py --out benchmarks/results/damage.md
+
+# the suite and the demo under other instruction sets and thread counts, before a release: about an hour and a half
+portability: $(VENV)/installed
+	$(BIN)/python benchmarks/portability.py --out benchmarks/results/portability.md
 
 clean:
 	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache .hypothesis

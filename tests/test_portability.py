@@ -16,7 +16,7 @@ DELICATE = (
     "tests/models/test_folding.py",
     "tests/data/test_augment.py",
     *(f"tests/analysis/test_{name}.py" for name in ("convergence", "curvature", "spectrum", "theory")),
-    *(f"tests/optim/test_{name}.py" for name in ("curvemecam", "innermecam", "mecam", "methods", "schedules", "vector")),
+    *(f"tests/optim/test_{name}.py" for name in ("curvemecam", "innermecam", "mecam", "methods", "vector")),
 )
 SLOW = "tests/methods/test_every_method.py"
 SETTINGS = {
@@ -33,7 +33,6 @@ def test_delicate_tests_pass_under_another_instruction_set(capability: str) -> N
     check = f"import torch; assert torch.backends.cpu.get_cpu_capability().lower() == {capability!r}"
     environment = {**os.environ, **SETTINGS[capability]}
     for command in (["-c", check], words):
-        done = subprocess.run(
-            [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=280, check=False
-        )
+        whole = [sys.executable, *command]
+        done = subprocess.run(whole, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

@@ -12,6 +12,7 @@ IMAGE_SIZES = {
     "resnet101": 224,
     "resnet152": 224,
     "lite0": 224,
+    "lite0small": 64,
     "lite1": 240,
     "lite2": 260,
 }

@@ -48,6 +48,17 @@ def test_outputs_equal_timms(name: str) -> None:
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
+def test_the_small_one_is_the_beginning_of_lite0() -> None:
+    small, whole = (create(name, classes=7).double().eval() for name in ("lite0small", "lite0"))
+    body, images = whole.featurizer, ramps(40).double()
+    with torch.no_grad():
+        x = body._bn0(body._conv_stem(images)).clamp(0, 6)
+        for block in body._blocks[:11]:
+            x = block(x)
+        torch.testing.assert_close(small.features(images), x.mean((2, 3)), rtol=1e-12, atol=1e-12)
+        assert x.shape == (1, 112, 3, 3)
+
+
 def test_batch_norm_settings_are_tensorflows() -> None:
     norms = [module for module in models.lite0(classes=1).modules() if isinstance(module, nn.BatchNorm2d)]
     assert {(module.eps, module.momentum) for module in norms} == {(1e-3, 0.01)}

