@@ -1,13 +1,15 @@
 """Run the test suite and the demo under other instruction sets and thread counts: `make portability`.
 
     python benchmarks/portability.py --out benchmarks/results/portability.md
-    python benchmarks/portability.py --rows "ATen default" "4 threads" --no-demo
+    python benchmarks/portability.py --rows "ATen default" "4 threads" --parts tests
 
 One row changes one thing: the vector instructions of torch's own kernels (ATEN_CPU_CAPABILITY), those of oneDNN
-(ONEDNN_MAX_CPU_ISA), or the number of threads. The first row changes nothing, and it alone runs the browser, Ray,
-documentation and packaging tests. A row that this machine cannot run, or that equals the first, is named below the
-table. The demo of each row is compared with the 95 % intervals of the first one's. The exit code is 1 if a test failed
-or an average left its interval.
+(ONEDNN_MAX_CPU_ISA), or the number of threads. The first row changes nothing; it alone runs the tests of the browser,
+Ray, documentation, packaging and measuring scripts. A row that this machine cannot run, or that equals the first, is
+named at the top. The demo of each row is compared with the 95 % intervals of the first one's.
+
+Results are kept in a JSON file after each part of a row, and parts in it are not run again: remove the file to start
+over. The exit code is 1 if a test failed or an average left its interval.
 """
 
 from __future__ import annotations
@@ -20,33 +22,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from machine import heading, publish, table
+from machine import commit, heading, publish, table
 
 ROOT = Path(__file__).parents[1]
-ONCE = ("tests/docs", "tests/examples", "tests/packaging", "tests/report", "tests/benchmark/test_ray_engine.py")
+ONCE = (
+    *("tests/benchmarks", "tests/docs", "tests/examples", "tests/packaging", "tests/report"),
+    *("tests/benchmark/test_ray_engine.py", "tests/test_portability.py"),
+)
 CAPABILITIES = ("default", "avx2", "avx512")
 ISAS = ("SSE41", "AVX2", "AVX512_CORE", "DEFAULT")
 THREADS = (1, 2, 4)
 FIRST = "nothing changed"
 DEMO = ROOT / "recipes" / "demo.toml"
+RECORDS = ROOT / "benchmarks" / "results" / "portability.json"
 
-
-@dataclass(frozen=True)
-class Tests:
-    """What pytest counted."""
-
-    passed: int
-    skipped: int
-    failed: tuple[str, ...]
-    minutes: float
-
-
-Averages = dict[str, tuple[float, float]]  # by optimizer: mean and half of the 95 % interval, percent
+Part = dict[str, Any]  # what came out of the tests, or of the demo, in one row
+Records = dict[str, dict[str, Part]]  # by row and part
 
 
 def main() -> int:
@@ -56,20 +52,23 @@ def main() -> int:
     unknown = set(options.rows) - set(rows)
     if unknown:
         sys.exit(f"--rows {', '.join(unknown)}: not among {', '.join(rows)}")
-    found: dict[str, Tests] = {}
-    demos: dict[str, Averages] = {}
-    for name, environment in rows.items():
-        if options.rows and name not in (FIRST, *options.rows):
-            continue
-        if options.tests:
-            found[name] = run_tests(environment, everything=name == FIRST, workers=options.workers)
-            print(f"{name}: {found[name]}", file=sys.stderr, flush=True)
-        if options.demo:
-            demos[name] = run_demo(environment, workers=options.workers)
-            print(f"{name}: {demos[name]}", file=sys.stderr, flush=True)
-    outside = {name: departures(demo, demos[FIRST]) for name, demo in demos.items()}
-    publish(page(found, demos, outside, rows, left_out, own), options.out)
-    return int(any(one.failed for one in found.values()) or any(outside.values()))
+    records: Records = json.loads(options.records.read_text()) if options.records.exists() else {}
+    for name in options.rows or rows:
+        for part in options.parts:
+            if part in records.get(name, {}):
+                continue
+            start = time.perf_counter()
+            if part == "tests":
+                found = run_tests(rows[name], everything=name == FIRST, workers=options.workers)
+            else:
+                found = run_demo(rows[name], workers=options.workers)
+            found |= {"minutes": round((time.perf_counter() - start) / 60, 1), "commit": commit()}
+            records.setdefault(name, {})[part] = found
+            options.records.write_text(json.dumps(records, indent=1) + "\n")
+            print(f"{name}, {part}: {found}", file=sys.stderr, flush=True)
+    publish(page(records, rows, left_out, own), options.out)
+    failed = any(record["tests"]["failed"] for record in records.values() if "tests" in record)
+    return int(failed or any(departures(records, name) for name in records))
 
 
 def settings(own: str) -> tuple[dict[str, dict[str, str]], list[str]]:
@@ -98,21 +97,20 @@ def settings(own: str) -> tuple[dict[str, dict[str, str]], list[str]]:
     return rows, left_out
 
 
-def run_tests(environment: dict[str, str], *, everything: bool, workers: int) -> Tests:
+def run_tests(environment: dict[str, str], *, everything: bool, workers: int) -> Part:
+    """What pytest counted, and the names of the tests that failed."""
     left_out = [] if everything else [word for path in ONCE for word in ("--ignore", path)]
     words = ["-m", "pytest", "-n", str(workers), "--dist", "loadfile", "-p", "no:cacheprovider", *left_out]
-    start = time.perf_counter()
     done = python(words, environment)
-    text = done.stdout
-    count = {word: int(number) for number, word in re.findall(r"(\d+) (passed|skipped|failed|errors?)", text[-300:])}
-    failed = tuple(re.findall(r"^(?:FAILED|ERROR) (\S+)", text, flags=re.MULTILINE))
+    count = {word: int(number) for number, word in re.findall(r"(\d+) (passed|skipped)", done.stdout[-300:])}
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, flags=re.MULTILINE)
     if done.returncode and not failed:
-        failed = (f"pytest ended with {done.returncode}: {(text + done.stderr)[-300:]!r}",)
-    return Tests(count.get("passed", 0), count.get("skipped", 0), failed, (time.perf_counter() - start) / 60)
+        failed = [f"pytest ended with {done.returncode}: {(done.stdout + done.stderr)[-300:]!r}"]
+    return {"passed": count.get("passed", 0), "skipped": count.get("skipped", 0), "failed": failed}
 
 
-def run_demo(environment: dict[str, str], *, workers: int) -> Averages:
-    """The demo's averages in this environment."""
+def run_demo(environment: dict[str, str], *, workers: int) -> Part:
+    """The averages, in percent, each with half of its 95 % interval."""
     with tempfile.TemporaryDirectory() as folder:
         for words in (
             ["bench", str(DEMO), "--workers", str(workers), "--out", folder],
@@ -121,8 +119,8 @@ def run_demo(environment: dict[str, str], *, workers: int) -> Averages:
             done = python(["-m", "mecam.cli", *words], environment)
             if done.returncode:
                 sys.exit(f"the demo failed: {done.stderr[-2000:]}")
-    records = [record for record in json.loads(done.stdout) if record["target"] == "average"]
-    return {record["optimizer"]: (record["mean"], record["spread"]) for record in records}
+    found = [record for record in json.loads(done.stdout) if record["target"] == "average"]
+    return {"averages": {record["optimizer"]: [record["mean"], record["spread"]] for record in found}}
 
 
 def python(words: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -136,38 +134,54 @@ def python(words: list[str], environment: dict[str, str]) -> subprocess.Complete
     )
 
 
-def departures(demo: Averages, first: Averages) -> list[str]:
-    """The optimizers whose average is not in the interval that the first row prints."""
-    return [name for name, (mean, half) in first.items() if abs(demo[name][0] - mean) > half]
+def departures(records: Records, name: str) -> list[str]:
+    """The optimizers whose average in this row is not in the interval that the first row prints."""
+    first, here = (records.get(row, {}).get("demo", {}).get("averages", {}) for row in (FIRST, name))
+    return [
+        optimizer for optimizer in here if optimizer in first and _gap(here, first, optimizer) > first[optimizer][1]
+    ]
 
 
-def page(
-    found: dict[str, Tests],
-    demos: dict[str, Averages],
-    outside: dict[str, list[str]],
-    rows: dict[str, dict[str, str]],
-    left_out: list[str],
-    own: str,
-) -> list[str]:
+def _gap(here: Part, first: Part, optimizer: str) -> float:
+    return abs(float(here[optimizer][0]) - float(first[optimizer][0]))
+
+
+def page(records: Records, rows: dict[str, dict[str, str]], left_out: list[str], own: str) -> list[str]:
     facts = {"first row": f"ATen {own}, oneDNN's own choice, 1 thread", "left out": "; ".join(left_out)}
     lines = heading("The test suite and the demo under other instruction sets and thread counts", "cpu", facts)
-    if found:
-        header = ["setting", "environment", "passed", "skipped", "failed", "minutes"]
+    tests = {name: records[name]["tests"] for name in rows if "tests" in records.get(name, {})}
+    demos = {name: records[name]["demo"] for name in rows if "demo" in records.get(name, {})}
+    if tests:
+        header = ["setting", "environment", "passed", "skipped", "failed", "minutes", "commit"]
         body = [
-            [name, _spelled(rows[name]), str(one.passed), str(one.skipped), str(len(one.failed)), f"{one.minutes:.1f}"]
-            for name, one in found.items()
+            [name, _spelled(rows[name]), *map(str, (one["passed"], one["skipped"], len(one["failed"]))), *_when(one)]
+            for name, one in tests.items()
         ]
         lines += ["", "## Tests", *table(header, body)]
-        failures = [f"- {name}: `{test}`" for name, one in found.items() for test in one.failed]
+        failures = [f"- {name}: `{test}`" for name, one in tests.items() for test in one["failed"]]
         lines += ["", *(failures or ["No test failed."])]
     if demos:
-        header = ["setting", *demos[FIRST], "outside its interval"]
+        header = [
+            "setting",
+            *next(iter(demos.values()))["averages"],
+            "outside the first row's interval",
+            "minutes",
+            "commit",
+        ]
         body = [
-            [name, *(f"{mean:.1f} ± {half:.1f}" for mean, half in demo.values()), ", ".join(outside[name]) or "none"]
-            for name, demo in demos.items()
+            [name, *_averages(one), ", ".join(departures(records, name)) or "none", *_when(one)]
+            for name, one in demos.items()
         ]
         lines += ["", "## Demo: average over targets, percent, with its 95 % interval over seeds", *table(header, body)]
     return lines
+
+
+def _averages(demo: Part) -> list[str]:
+    return [f"{mean:.1f} ± {half:.1f}" for mean, half in demo["averages"].values()]
+
+
+def _when(part: Part) -> list[str]:
+    return [str(part["minutes"]), part["commit"]]
 
 
 def _spelled(environment: dict[str, str]) -> str:
@@ -176,10 +190,10 @@ def _spelled(environment: dict[str, str]) -> str:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rows", nargs="+", default=[], metavar="NAME", help="Run these rows and the first only.")
+    parser.add_argument("--rows", nargs="+", default=[], metavar="NAME", help="Run these rows only.")
+    parser.add_argument("--parts", nargs="+", choices=("tests", "demo"), default=("tests", "demo"))
     parser.add_argument("--workers", type=int, default=2, help="Tests, or runs of the demo, at a time.")
-    parser.add_argument("--no-tests", dest="tests", action="store_false", help="Run the demo only.")
-    parser.add_argument("--no-demo", dest="demo", action="store_false", help="Run the tests only.")
+    parser.add_argument("--records", type=Path, default=RECORDS, help="The JSON file that results are kept in.")
     parser.add_argument("--out", type=Path, help="Write the page to this file.")
     return parser.parse_args()
 
