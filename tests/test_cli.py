@@ -239,7 +239,7 @@ def test_refusals_about_folders_and_files(images: Path, run: Path, tmp_path: Pat
     foreign = mecam(*same, "--weights", str(run_folder(run) / "model.safetensors"), "--backbone", "resnet18",
                     "--out", str(tmp_path / "a"), "--quiet")  # fmt: skip
     assert (foreign.exit_code, foreign.stderr.count("\n")) == (2, 1)
-    assert "is not a checkpoint of resnet18" in foreign.stderr
+    assert "model.safetensors holds resnet8; use --backbone resnet8" in foreign.stderr
 
     assert mecam("predict", str(tmp_path / "nowhere"), str(images)).stderr.startswith("mecam: there is no run in ")
     absent = mecam("predict", str(run), str(tmp_path / "nosuch.png"))

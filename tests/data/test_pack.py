@@ -359,8 +359,14 @@ class TestInterruption:
         assert_is(pack(root, tmp_path / "store"), root)
 
     def test_an_interrupt_stops_at_once_and_can_be_resumed(
-        self, root: Path, tmp_path: Path, decoded: Callable[[], list[str]], whole: dict[str, bytes]
+        self,
+        root: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        decoded: Callable[[], list[str]],
+        whole: dict[str, bytes],
     ) -> None:
+        slow_down(monkeypatch, 0.03)  # the worker decodes on until the main thread has its turn
         before = len(decoded())
 
         def interrupt(progress: Progress) -> None:
