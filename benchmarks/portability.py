@@ -4,9 +4,9 @@
     python benchmarks/portability.py --rows "ATen default" "4 threads" --parts tests
 
 One row changes one thing: the vector instructions of torch's own kernels (ATEN_CPU_CAPABILITY), those of oneDNN
-(ONEDNN_MAX_CPU_ISA), or the number of threads. The first row changes nothing; it alone runs the tests of the browser,
-Ray, documentation, packaging and measuring scripts. A row that this machine cannot run, or that equals the first, is
-named at the top. The demo of each row is compared with the 95 % intervals of the first one's.
+(ONEDNN_MAX_CPU_ISA), or the number of threads. The first row changes nothing; it alone runs the tests in ONCE: browser,
+Ray, documentation, packaging, files, kills and the command line. A row that this machine cannot run, or that equals the
+first, is named at the top. The demo of each row is compared with the 95 % intervals of the first one's.
 
 Results are kept in a JSON file after each part of a row, and parts in it are not run again: remove the file to start
 over. The exit code is 1 if a test failed or an average left its interval.
@@ -30,9 +30,11 @@ import torch
 from machine import commit, heading, publish, table
 
 ROOT = Path(__file__).parents[1]
+# what computes nothing that rounding could change: pages, packages, processes and their files
 ONCE = (
-    *("tests/benchmarks", "tests/docs", "tests/examples", "tests/packaging", "tests/report"),
-    *("tests/benchmark/test_ray_engine.py", "tests/test_portability.py"),
+    *("tests/benchmarks", "tests/docs", "tests/examples", "tests/packaging", "tests/reliability", "tests/report"),
+    *("tests/runs", "tests/benchmark/test_local.py", "tests/benchmark/test_ray_engine.py", "tests/data/test_pack.py"),
+    *("tests/test_claims.py", "tests/test_cli.py", "tests/test_portability.py", "tests/test_usage.py"),
 )
 CAPABILITIES = ("default", "avx2", "avx512")
 ISAS = ("SSE41", "AVX2", "AVX512_CORE", "DEFAULT")
