@@ -125,23 +125,17 @@ def main() -> int:
             for recipe in recipes:
                 if is_complete(recipe, phase, options, records, out):
                     continue
-                left, expected = (
-                    deadline.left(),
-                    remaining(recipe, records, out) + measuring(recipe, phase, options, records),
-                )
-                resumable = options.keep is not None and not options.whole
-                if expected > left and not (resumable and left > WORTH):
-                    print(f"stopped: {recipe.run_id} would take about {expected:.0f} s, {left:.0f} s are left")
-                    return finish(options, out, data, domains, values, records, failed)
                 try:
-                    if not run(recipe, phase, options, data, out, records, deadline):
-                        return finish(options, out, data, domains, values, records, failed)
+                    finished = run(recipe, phase, options, data, out, records, deadline)
                 except Interrupted as stop:
                     print(f"{recipe.run_id}: {stop}")
                     return 1
                 except Exception:
                     traceback.print_exc()
                     failed += 1
+                    continue
+                if not finished:
+                    return finish(options, out, data, domains, values, records, failed)
         return finish(options, out, data, domains, values, records, failed)
 
 
@@ -241,13 +235,18 @@ def run(
     records: pacs_plan.Records,
     deadline: Deadline,
 ) -> bool:
-    """Train, measure, and keep what came out of it; False where time runs out before the end."""
+    """Train, measure, and save the record; False if there is no time to begin it or, with --keep, to end it."""
+    expected = remaining(recipe, records, out) + measuring(recipe, phase, options, records)
+    left, resumable = deadline.left(), options.keep is not None
+    if expected > left and not (resumable and not options.whole and left > WORTH):
+        print(f"stopped: {recipe.run_id} would take about {expected:.0f} s, {left:.0f} s are left")
+        return False
     known = records.get(recipe.run_id)
     there = known is not None and RunFolder(out / recipe.run_id).is_done()
     try:
         folder, spent = trained(recipe, out, options, data, deadline)
     except Interrupted as stop:
-        if deadline.left() > SAVING:
+        if not resumable or deadline.left() > SAVING:
             raise
         print(f"{recipe.run_id}: {stop}; the same command resumes it")
         return False
@@ -266,7 +265,7 @@ def run(
     records[recipe.run_id] = record
     pacs_plan.save(records, options.out)
     for part in lacking(recipe, phase, options, record):
-        if deadline.left() <= 0:
+        if resumable and deadline.left() <= 0:
             print(f"{recipe.run_id}: no time left to measure {part}; the same command resumes it")
             return False
         start = time.perf_counter()
@@ -295,9 +294,10 @@ def trained(
     sessions = before.get("sessions", 0) + 1
     spent = {**before, **({"sessions": sessions} if sessions > 1 else {})}
     write_atomic(file, json.dumps({**before, "sessions": sessions}).encode())
+    watch = None if options.keep is None else stop_at(deadline)  # without --keep, what is saved is thrown away
     start = time.perf_counter()
     try:
-        folder = train(recipe, out, device=options.device, data=data, watch=stop_at(deadline))
+        folder = train(recipe, out, device=options.device, data=data, watch=watch)
     finally:
         spent["seconds"] = round(before["seconds"] + time.perf_counter() - start, 1)
         write_atomic(file, json.dumps({**spent, "sessions": sessions}).encode())
@@ -544,7 +544,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--minutes", type=float, help="begin no run expected to end later; with --keep, save the current one then"
     )
-    parser.add_argument("--whole", action="store_true", help="with --keep, begin no run expected to end later, too")
+    parser.add_argument(
+        "--whole", action="store_true", help="with --keep: do not start a run that would not finish in time"
+    )
     parser.add_argument(
         "--shorten",
         action="store_true",

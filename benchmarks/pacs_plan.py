@@ -26,10 +26,8 @@ TUNED = ("main", "half", "long")  # the phases that run what the search chose, a
 TABLES = ("main", "half")  # of them, those whose runs are looked at closer: curvature, landscapes
 CURVED = ("adam", "sam", "sagm", "crsam", "fsam", "mecam")  # whose curvature the paper compares
 FIRST = ("adam", "sam", "mecam")  # whose seeds come before other optimizers' first one
-EARLY, FEWER = (
-    2000,
-    3000,
-)  # steps: if every run of seed 0 selects one below the first, later seeds may stop at the second
+EARLY = 2000  # if every run of seed 0 selects a step below this,
+FEWER = 3000  # later seeds may take this many steps
 Records = dict[str, dict[str, Any]]
 Choice = dict[str, dict[str, Any]]  # by optimizer, its lr and optimizer_settings
 

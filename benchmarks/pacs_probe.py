@@ -42,8 +42,10 @@ def main() -> int:
     options = parse()
     device, start = torch.device(options.device), time.perf_counter()
     data = open_data(options.data)
-    network = create(options.backbone, classes=len(data.classes), weights=options.weights).to(device)
-    parts = [features(network, data, domain, options.image_size, device) for domain in range(len(data.domains))]
+    network = create(
+        options.backbone, classes=len(data.classes), weights=options.weights, image_size=options.image_size
+    ).to(device)
+    parts = [features(network, data, domain, device) for domain in range(len(data.domains))]
     print(
         f"features of {sum(len(labels) for _, labels in parts):,} images, {time.perf_counter() - start:.0f} s",
         flush=True,
@@ -58,7 +60,7 @@ def main() -> int:
         "data": data.name,
         "backbone": options.backbone,
         "weights": options.weights.name,
-        "image_size": options.image_size,
+        "image_size": network.image_size,
         "penalties": options.penalties,
         "commit": commit(),
         "machine": describe(options.device),
@@ -70,10 +72,10 @@ def main() -> int:
     return 0
 
 
-def features(network: Network, data: DomainSet, domain: int, image_size: int, device: torch.device) -> Part:
+def features(network: Network, data: DomainSet, domain: int, device: torch.device) -> Part:
     """Of all images of a domain, before dropout and head."""
     labels = torch.from_numpy(data.labels(domain)).to(device)
-    look = Look(image_size, network.normalization)
+    look = Look(network.image_size, network.normalization, network.interpolation)
     found = logits_of(network.featurizer, data, domain, np.arange(len(labels)), look, device=device)
     return found.to(device), labels
 

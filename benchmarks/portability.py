@@ -8,8 +8,8 @@ One row changes one thing: the vector instructions of torch's own kernels (ATEN_
 Ray, documentation, packaging, files, kills and the command line. A row that this machine cannot run, or that equals the
 first, is named at the top. The demo of each row is compared with the 95 % intervals of the first one's.
 
-Results are kept in a JSON file after each part of a row, and parts in it are not run again: remove the file to start
-over. The exit code is 1 if a test failed or an average left its interval.
+Results are kept in a JSON file after each part of a row; --resume runs what is missing there. The exit code is 1 if a
+test failed or an average left its interval.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def main() -> int:
     unknown = set(options.rows) - set(rows)
     if unknown:
         sys.exit(f"--rows {', '.join(unknown)}: not among {', '.join(rows)}")
-    records: Records = json.loads(options.records.read_text()) if options.records.exists() else {}
+    records: Records = json.loads(options.records.read_text()) if options.resume else {}
     for name in options.rows or rows:
         for part in options.parts:
             if part in records.get(name, {}):
@@ -78,7 +78,7 @@ def settings(own: str) -> tuple[dict[str, dict[str, str]], list[str]]:
     rows: dict[str, dict[str, str]] = {FIRST: {}}
     left_out = []
     for capability in CAPABILITIES:
-        if CAPABILITIES.index(capability) < CAPABILITIES.index(own):
+        if own in CAPABILITIES[CAPABILITIES.index(capability) + 1 :]:
             rows[f"ATen {capability}"] = {"ATEN_CPU_CAPABILITY": capability}
         else:
             same = capability == own
@@ -194,7 +194,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", nargs="+", default=[], metavar="NAME", help="Run these rows only.")
     parser.add_argument("--parts", nargs="+", choices=("tests", "demo"), default=("tests", "demo"))
-    parser.add_argument("--workers", type=int, default=2, help="Tests, or runs of the demo, at a time.")
+    parser.add_argument("--workers", type=int, default=2, help="Parallel test processes or demo runs.")
+    parser.add_argument("--resume", action="store_true", help="Keep the results in --records.")
     parser.add_argument("--records", type=Path, default=RECORDS, help="The JSON file that results are kept in.")
     parser.add_argument("--out", type=Path, help="Write the page to this file.")
     return parser.parse_args()

@@ -1,4 +1,4 @@
-"""mecam doctor names what is there and what will bite."""
+"""mecam doctor names what is there and known problems."""
 
 import sys
 from pathlib import Path

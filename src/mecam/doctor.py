@@ -1,4 +1,4 @@
-"""What this machine has, which parts of mecam work on it, and what will bite."""
+"""What this machine has, which parts of mecam work on it, and known problems."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DRIVER = Path("/proc/driver/nvidia/version")  # there where an NVIDIA GPU is, wh
 
 
 def health() -> list[str]:
-    """A line for each thing, "name: how it is"; what will bite comes last."""
+    """A line for each thing, "name: how it is"; known problems come last."""
     import torch
 
     from mecam import __version__

@@ -26,7 +26,7 @@ Schedule = Literal["constant", "cosine", "linear", "inverse_sqrt"]
 Settings = dict[str, Any]
 
 # what follows from the data set where the recipe is silent; all but the embedded one are trained as the protocol says,
-# on images of the backbone's own size. Those of the embedded one have 32 pixels, which larger ones would not add to
+# on images of the backbone's own size. Embedded images have 32 pixels; enlarging them adds nothing
 SHAPES: dict[str, Any] = {"backbone": "resnet8", "steps": 300, "evaluate_every": 50, "lr": 3e-3, "image_size": 32}
 PROTOCOL: dict[str, Any] = {"backbone": "lite0", "steps": 5000, "evaluate_every": 100, "lr": 5e-5, "image_size": None}
 # where the learning rate is not given: its ratio to Adam's, by the optimizer at the base
@@ -143,8 +143,11 @@ def make(values: Mapping[str, Any]) -> Recipe:
     chosen = {**defaults, "batch": BATCHES.get(method, 32), **values}
     if defaults is SHAPES and method in FROM_SCRATCH:
         chosen["method_settings"] = {**FROM_SCRATCH[method], **values.get("method_settings", {})}
+    backbone = chosen["backbone"]
     if chosen["image_size"] is None:
-        chosen["image_size"] = IMAGE_SIZES.get(chosen["backbone"])
+        chosen["image_size"] = IMAGE_SIZES.get(backbone)
+    if backbone.startswith(("timm/", "hf-hub:")) and chosen.get("weights") is None and chosen.get("pretrained") is None:
+        chosen["pretrained"] = True  # the default, as a part of the run's name
     recipe = Recipe(**chosen)
     return recipe if "lr" in values else replace(recipe, lr=defaults["lr"] * lr_ratio(recipe))
 

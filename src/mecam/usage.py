@@ -6,7 +6,7 @@ FIRST = """Train image classifiers that hold up in domains they have never seen.
 
 \b
 What to do next:
-  mecam doctor                                             what this machine has, and what will bite
+  mecam doctor                                             what this machine has, and known problems
   mecam train --optimizer mecam --target sketch            try it on the embedded data set
   mecam bench --data root --optimizer adam,mecam --out results
                                                            your folder root/<domain>/<class>/<image>: how well

@@ -144,7 +144,7 @@ def test_a_benchmark_that_goes_on_with_other_threads_says_so_once(
     assert (first.exit_code, again.exit_code, more.exit_code) == (0, 0, 0), more.stderr
     assert "last bits" not in first.output + again.output, "nothing is mixed"
     assert [line for line in more.output.splitlines() if "last bits" in line] == [
-        "mecam: runs of different circumstances are mixed: 2 with threads=1, 2 with threads=2; their results may "
+        "mecam: the table mixes runs from different environments: 2 with threads=1, 2 with threads=2; results may "
         "differ in the last bits"
     ]
     assert "last bits" not in more.stdout
@@ -159,8 +159,8 @@ def test_circumstances_that_are_mixed_take_one_line(tmp_path: Path) -> None:
     write_run(tmp_path, 0.5, seed=102, environment=["no environment"])
     found = mecam("table", tmp_path, "--format", "json")
     assert found.stderr == (
-        "mecam: runs of different circumstances are mixed: 3 with instruction_set=AVX2, threads=1, 1 with "
-        "instruction_set=AVX2, threads=2, 1 with instruction_set=AVX512, threads=3 and 2 with others; their results "
+        "mecam: the table mixes runs from different environments: 3 with instruction_set=AVX2, threads=1, 1 with "
+        "instruction_set=AVX2, threads=2, 1 with instruction_set=AVX512, threads=3 and 2 with others; results "
         "may differ in the last bits\n"
     )
 

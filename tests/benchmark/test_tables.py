@@ -159,7 +159,7 @@ def test_the_best_is_marked_among_several_rows_and_the_mark_is_explained(tmp_pat
     table = rows(read(tmp_path)[0])
     text = render(table, "terminal")
     assert text.count("*") == 4  # mecam's two cells and its average, and what they mean
-    assert text.endswith("\n\n*: the best of our rows in its column, to a digit after the point.")
+    assert text.endswith("\n\n*: the best of our rows in its column, to one decimal.")
     alone = {form: render(table[:1], form) for form in ("terminal", "markdown", "latex")}
     assert "*" not in alone["terminal"] + alone["markdown"]
     assert "textbf" not in alone["latex"]

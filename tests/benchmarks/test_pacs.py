@@ -130,6 +130,45 @@ def test_a_run_that_a_longer_one_holds_is_not_trained(drive: Drive, tmp_path: Pa
         assert short[name] == shorter[name]
 
 
+def test_a_run_that_is_not_kept_is_finished_after_the_deadline(
+    drive: Drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = iter([1000.0])  # asked before the first run
+    monkeypatch.setattr(pacs.Deadline, "left", lambda _: next(left, -1.0))
+    few = ["--phases", "main", "--only", "method=erm", "averaging=none", "seed=0", "optimizer=adam"]
+    curved = ["--curvature", "--curvature-images", "6", "--spectrum-images", "0"]
+    text = drive(*few, *curved, "--set", *SMALL, "steps=3")
+    assert text.count("% on the target") == 1
+    assert "stopped: " in text
+    (record,) = read(tmp_path / "pacs.json").values()
+    assert record["history"][-1][0] == 3
+    assert "curvature" in record
+
+
+def test_a_damaged_folder_stops_no_other_run(drive: Drive, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = [
+        "--phases",
+        "main",
+        "--only",
+        "method=erm",
+        "averaging=none",
+        "seed=0",
+        "target=sketch",
+        "optimizer=adam,sam",
+    ]
+    kept = tmp_path / "kept"
+    drive(*few, "--keep", str(kept))
+    (tmp_path / "pacs.json").unlink()
+    folder = next(folder for folder in kept.iterdir() if folder.is_dir() and "-adam-" in folder.name)
+    (folder / "done.json").unlink()
+    (folder / "records.jsonl").write_text("damaged\n")
+    assert pacs.main() == 1  # the same command
+    printed = capsys.readouterr()
+    assert "records.jsonl" in printed.err
+    assert printed.out.count("% on the target") == 1
+    assert ["-sam-" in run_id for run_id in read(tmp_path / "pacs.json")] == [True]
+
+
 ONLY = Recipe(optimizer="mecam", virtual_settings={"layers": "1,2"}, optimizer_settings={"rho": 0.0, "noise": True})
 
 

@@ -6,12 +6,12 @@ from copy import deepcopy
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mecam.methods.base import Batch, Setting
 from mecam.methods.miro import MIRO, Anchored
-from mecam.models.network import Network
+from mecam.models.network import Backbone, Network
 
 
 @pytest.fixture
@@ -117,3 +117,21 @@ def test_it_can_be_copied_moved_and_switched(anchored: Anchored, batch: Batch) -
     single = Batch(batch.images.float(), batch.labels, batch.domains)
     assert MIRO().loss(anchored.float(), single, None, None)[0].dtype == torch.float32
     assert anchored.taps.found is None
+
+
+class ChannelsLast(nn.Module):
+    """(B, H, W, C) out of (B, C, H, W), and says so as timm's stages do."""
+
+    output_fmt = "NHWC"
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.movedim(1, -1)
+
+
+def test_each_stage_tells_where_its_channels_are(setting: Setting) -> None:
+    mean = nn.Sequential(nn.Flatten(1, 2), nn.AdaptiveAvgPool2d((1, 4)), nn.Flatten())
+    layers = nn.Sequential(nn.Conv2d(3, 4, 3), ChannelsLast(), mean)
+    network = Network(Backbone(layers, 4, ("0", "1"), (), image_size=8), classes=3)
+    assert MIRO().build(network, setting).axes == [1, 3, 1]
+    layers[1].output_fmt = "NCHW"
+    assert MIRO().build(network, setting).axes == [1, 1, 1]

@@ -109,6 +109,8 @@ class TestPackage:
         expected = {key: tensor for key, tensor in source.state_dict().items() if not key.startswith("_fc.")}
         torch.testing.assert_close(network.featurizer.state_dict(), expected, rtol=0, atol=0)
         assert "its classifier of 1000 classes was left out" in network.note
+        small = create("lite0small", classes=7)
+        assert small.note.endswith("layers that lite0small does not use were left out, the head of 7 is new")
         assert not network.train().featurizer._bn0.training
         assert create("lite0", classes=7, pretrained=False).train().featurizer._bn0.training
 

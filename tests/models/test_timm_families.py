@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import timm
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -79,14 +80,9 @@ def test_a_family(name: str, size: int) -> None:
 
 
 def test_the_page_lists_them() -> None:
-    rows = re.findall(r"^\| `timm/(\w+)` \| (\d+) \| (\d+) \|", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert {name: int(tried) for name, _, tried in rows} == FAMILIES
-    for name, own, _ in rows:
-        assert _own_size(name) == int(own)
-
-
-def _own_size(name: str) -> int:
-    import timm
-
-    size: int = timm.get_pretrained_cfg(name).input_size[-1]
-    return size
+    row = r"^\| `timm/(\w+)` \| (\d+) \| (\d+) \| (\w+) \|$"
+    rows = re.findall(row, PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert {name: int(tried) for name, _, tried, _ in rows} == FAMILIES
+    for name, own, _, interpolation in rows:
+        config = timm.get_pretrained_cfg(name)
+        assert (config.input_size[-1], config.interpolation) == (int(own), interpolation), name

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from mecam.models import create
-from mecam.models.timm_models import stages
+from mecam.models.timm_models import build, stages
 from mecam.virtual import MixStyle
 
 
@@ -62,6 +62,7 @@ class TestImageSize:
     def test_a_convolutional_network_takes_any(self) -> None:
         network = create("timm/test_resnet", classes=3, pretrained=False, image_size=48).eval()
         assert network.image_size == 48
+        assert build("test_resnet", pretrained=False, image_size=48).image_size == 48
         assert network(torch.randn(2, 3, 48, 48)).shape == (2, 3)
 
     @pytest.mark.parametrize(("name", "size"), [("vit_tiny_patch16_224", 8), ("efficientformer_l1", 64)])
@@ -89,14 +90,17 @@ class TestDownloads:
         def record(name: str, pretrained: bool, **settings: int) -> torch.nn.Module:
             asked.append(pretrained)
             if name == "hf-hub:somebody/something":
-                model = create_model("test_vit", pretrained=False, **settings, depth=3)
-                model.pretrained_cfg = {**model.pretrained_cfg, "hf_hub_id": "somebody/something"}
-                return model
+                return create_model("test_vit", pretrained=False, **settings, depth=3)
             if (pretrained and name == "test_vit") or name.startswith("hf-hub:"):
                 raise OSError("no route to host")
             return create_model(name, pretrained=False, **settings)
 
+        def describe(name: str) -> tuple[dict[str, int], str, dict[str, int]]:
+            assert name == "somebody/something"
+            return {}, "test_vit", {"depth": 3, "img_size": 96, "num_classes": 10}
+
         monkeypatch.setattr(timm, "create_model", record)
+        monkeypatch.setattr(timm.models, "load_model_config_from_hf", describe)
         return asked
 
     def test_unless_told_otherwise(self, asked: list[bool]) -> None:
@@ -117,7 +121,7 @@ class TestDownloads:
             create("hf-hub:somebody/else", classes=3)
         network = create("hf-hub:somebody/something", classes=3)
         assert asked == [True, True]
-        assert network.offline is not None
+        assert network.offline == ("test_vit", {"depth": 3})
         name, settings = network.offline  # what a finished run keeps, to be opened without the Hub
         again = create(f"timm/{name}", classes=3, pretrained=False, settings=settings)
         assert len(again.featurizer.blocks) == 3
@@ -131,7 +135,7 @@ def test_unknown_names() -> None:
         create("timm/resnet50.nowhere", classes=3)
     with pytest.raises(ValueError, match="has no model"):
         create("timm/nowhere:resnet50", classes=3)
-    with pytest.raises(ValueError, match=r"is no model of the Hugging Face Hub; write hf-hub:<organization>/<name>"):
+    with pytest.raises(ValueError, match=r"is not a Hugging Face Hub model name; write hf-hub:<organization>/<name>"):
         create("hf-hub:resnet50", classes=3)
 
 

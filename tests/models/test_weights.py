@@ -98,6 +98,13 @@ def test_a_network_saved_whole(tmp_path: Path) -> None:
     assert third.note.endswith("its classifier of 3 classes was left out, the head of 2 is new")
 
 
+def test_a_network_saved_whole_whose_featurizer_has_a_head(tmp_path: Path) -> None:
+    first = create("timm/test_convnext", classes=3, pretrained=False)
+    file = save(first.state_dict(), tmp_path / "model.safetensors")
+    second = create("timm/test_convnext", classes=3, weights=file)
+    torch.testing.assert_close(second.state_dict(), first.state_dict(), rtol=0, atol=0)
+
+
 class TestArchitecture:
     """resnet50 and resnet50v1 have the same keys and shapes: only a file's metadata tells which it holds."""
 
@@ -113,7 +120,15 @@ class TestArchitecture:
 
     def test_a_file_of_the_other_form(self, state: dict[str, Tensor], tmp_path: Path) -> None:
         file = tmp_path / "other.safetensors"
-        for stated in ("resnet50", "timm/resnet50.tv_in1k", "ResNet-50"):
+        for stated in (
+            "resnet50",
+            "ResNet-50",
+            "ResNet50 v1.5",
+            "resnet50_v1.5",
+            "ResNet-50 V1.5: stride in the 3x3 convolution",
+            "timm/resnet50.tv_in1k",
+            "hf-hub:timm/resnet50.a1_in1k",
+        ):
             save_file(state, file, metadata={"architecture": stated})
             create("resnet50", classes=2, weights=file)
             with pytest.raises(WeightsError, match=f"holds {stated}; use --backbone resnet50$"):
@@ -152,7 +167,7 @@ class TestFolder:
 
     def test_a_bare_name(self, source: nn.Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         save(source.state_dict(), tmp_path / "tiny.safetensors")
-        with pytest.raises(WeightsError, match=r"there is no file tiny.safetensors"):
+        with pytest.raises(WeightsError, match=r"there is no file tiny.safetensors; .* its folder in \$MECAM_WEIGHTS$"):
             create("resnet8", classes=5, weights="tiny.safetensors")
         monkeypatch.setenv("MECAM_WEIGHTS", str(tmp_path))
         network = create("resnet8", classes=5, weights="tiny.safetensors").eval()

@@ -78,7 +78,7 @@ def around(
 ) -> tuple[Landscape, Path]:
     """The landscape around one run, and the file of its raw grid; as `compare`, without figures.
 
-    Those of several runs can be compared if all else is equal. `at_once` is that of `landscape`.
+    Landscapes of several runs are comparable if all other arguments agree. `at_once`: see `landscape`.
     """
     grid = _steps(steps, radius)
     names = {"random": f"random, filter-normalised, seed {seed}", "eigenvectors": "eigenvectors of the Hessian"}

@@ -18,7 +18,10 @@ from pathlib import Path
 from mecam.benchmark.tables import AVERAGE, Key
 from mecam.recipe import Recipe
 
-SETTING = {"batch": 32, "image_size": 224, "holdout": 0.2, "selection": "validation"}
+SETTING = {
+    "batch": 32, "image_size": 224, "holdout": 0.2, "selection": "validation",
+    "lr_schedule": "constant", "warmup": 0, "rho_schedule": "constant", "rho_warmup": 0,
+}  # fmt: skip
 V1 = "timm/resnet50.tv_in1k"  # ResNet-50 with the weights they start from
 STEPS = {"DomainNet": 15000}  # elsewhere 5000
 ALL = "Average"  # of the data sets, in the tables that have them side by side
@@ -79,13 +82,18 @@ def departures(recipe: Recipe) -> list[str]:
     found = [
         f"{name} {getattr(recipe, name)}, not {value}"
         for name, value in expected.items()
-        if getattr(recipe, name) not in (value, None)  # None: V1's own size is 224 too
+        if getattr(recipe, name) != value and not (name == "image_size" and _own_size(recipe))
     ]
     if recipe.backbone not in ("resnet50", V1):
         found.append(f"backbone {recipe.backbone}, not resnet50")
     if recipe.weights is None and not (recipe.backbone == V1 and recipe.pretrained is not False):
         found.append("no ImageNet-1k V1 weights given")
     return found
+
+
+def _own_size(recipe: Recipe) -> bool:
+    """Whether this is V1 at its own size, which is 224."""
+    return recipe.backbone == V1 and recipe.image_size is None
 
 
 @cache

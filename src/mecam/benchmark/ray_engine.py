@@ -258,7 +258,8 @@ class _Benchmark:
         log = folder.path / LOG
         if LOG in files and log.exists():
             files = {**files, LOG: log.read_bytes() + files[LOG]}
-        for name in sorted(files, key=DONE.__eq__):  # which says that the others are there: last
+        # first what names the run, last what says that the others are there
+        for name in sorted(files, key=lambda name: (name == DONE, name != RUN)):
             write_atomic(folder.path / name, files[name])
 
 

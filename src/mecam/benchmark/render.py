@@ -18,7 +18,7 @@ CAPTIONS = {
     "std": "standard deviation over trials (ddof 0)",
     "interval": "95 % confidence interval over trials (Student's t)",
 }
-BEST = "*: the best of our rows in its column, to a digit after the point."
+BEST = "*: the best of our rows in its column, to one decimal."
 OTHER = "†"  # beside a row of ours whose setting is not the published one
 
 

@@ -127,7 +127,7 @@ def mixed_circumstances(results: Sequence[Result]) -> list[str]:
         return []
     named = ", ".join(f"{count} with {words}" for words, count in groups[:NAMED])
     more = f" and {sum(count for _, count in groups[NAMED:])} with others" if len(groups) > NAMED else ""
-    return [f"runs of different circumstances are mixed: {named}{more}; their results may differ in the last bits"]
+    return [f"the table mixes runs from different environments: {named}{more}; results may differ in the last bits"]
 
 
 def _changed(runs: Sequence[Result]) -> str:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from mecam.methods.base import Batch, Method, Setting
 from mecam.models.network import Network
 from mecam.optim.hyperparameters import Choice, Hyperparameter
+from mecam.virtual._layers import ends_with_channels
 
 FLOOR, INITIAL = 1e-5, 0.1  # of the variances
 FASTER = 10.0  # the variances' learning rate, as a factor on the network's
@@ -63,7 +64,8 @@ class Anchored(nn.Module):
         self.taps, frozen_taps = Taps(network), Taps(frozen)
         self._start = (frozen, frozen_taps)  # in a tuple, where Module does not register it
         probe = self._probe()
-        self.axes = [self._channels(features) for features in probe]
+        last = [*(ends_with_channels(network, stage) for stage in network.stages), False]
+        self.axes = [_channels(*each) for each in zip(probe, last, strict=True)]
         start = math.log(math.expm1(INITIAL - FLOOR))
         self.variances = nn.ParameterList(
             nn.Parameter(features.new_full((features.shape[axis],), start))
@@ -99,15 +101,15 @@ class Anchored(nn.Module):
         size = self.network.image_size
         return [found.to(weight.dtype) for found in self._at_start(weight.new_zeros(1, 3, size, size))]
 
-    def _channels(self, features: Tensor) -> int:
-        """The axis of the channels: maps (B, C, H, W), or (B, H, W, C) in timm's Swin; tokens (B, N, C); (B, C)."""
-        maps_end_with_them = getattr(self.network.featurizer, "output_fmt", None) == "NHWC"
-        return features.ndim - 1 if features.ndim == 3 or maps_end_with_them else 1
-
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
         """Where the network goes, to a device or a dtype, its frozen copy follows."""
         self._start[0]._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return]
+
+
+def _channels(features: Tensor, last: bool) -> int:
+    """The axis of the channels: maps (B, C, H, W), or (B, H, W, C) where they come last; tokens (B, N, C); (B, C)."""
+    return features.ndim - 1 if features.ndim == 3 or last else 1
 
 
 class Taps:

@@ -96,7 +96,7 @@ class EfficientNetLite(nn.Module):
         width: factor of the channels of all blocks, rounded to multiples of 8.
         depth: factor of the number of blocks in all groups but the first and the last, rounded up.
         classes: outputs of the classifier.
-        groups: the number of groups of blocks to keep. Without the last ones the 1x1 convolution goes too.
+        groups: the number of groups of blocks to keep. If fewer than all, the final 1x1 convolution is dropped as well.
     """
 
     num_features: int  # what the classifier gets

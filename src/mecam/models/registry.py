@@ -50,7 +50,7 @@ def _resnet(name: str, summary: str, parameters: int) -> Entry:
 
 
 def _lite(name: str, summary: str, parameters: int, left_out: tuple[str, ...] = ()) -> Entry:
-    """`left_out`: layers of the pretrained network that this one does without."""
+    """`left_out`: layers of the pretrained checkpoint to discard."""
 
     def build(pretrained: bool) -> Backbone:
         checkpoint = lite.weights_file(name.removesuffix("small")) if pretrained else None
@@ -144,7 +144,7 @@ def create(
         raise ValueError(f"either weights={weights} or pretrained=True, not both")
     own = weights is None and (entry.pretrained if pretrained is None else pretrained)
     built = entry.build(own)
-    if image_size is not None:
+    if image_size is not None and backbone in BACKBONES:  # timm's are built for it
         built = replace(built, image_size=image_size)
     frozen = (own or weights is not None) if freeze_bn is None else freeze_bn
     network = Network(built, classes=classes, dropout=dropout, freeze_bn=frozen)
@@ -177,9 +177,15 @@ def _refuse_twin(file: Path, backbone: str) -> None:
 
 
 def _plain(architecture: str) -> str:
-    """The name in "ResNet50 v1: stride in ..." or "timm/resnet50.tv_in1k", as backbones here are called."""
-    name = architecture.removeprefix(TIMM).partition(":")[0].partition(".")[0]
-    return "".join(character for character in name.lower() if character.isalnum())
+    """The name in "ResNet50 v1: stride in ..." or "timm/resnet50.tv_in1k", as backbones here are called.
+
+    V1.5, the form of torchvision and timm, is the one without a version in its name.
+    """
+    if architecture.startswith((TIMM, timm_models.HUB)):
+        name = architecture.rpartition("/")[2].partition(".")[0]
+    else:
+        name = architecture.partition(":")[0]
+    return "".join(character for character in name.lower() if character.isalnum()).removesuffix("v15")
 
 
 __all__ = ["BACKBONES", "Entry", "create", "find"]

@@ -31,6 +31,7 @@ def build(
     chosen: dict[str, Any] = {"pretrained": pretrained, "num_classes": 0, **(settings or {})}
     try:
         model = _create(timm, name, chosen, image_size)
+        offline = _offline(timm, name, settings or {}) if name.startswith(HUB) else None
     except Exception as error:
         raise _failure(timm, name, chosen, image_size, error) from error
     config = model.pretrained_cfg
@@ -44,9 +45,9 @@ def build(
         stages=stages(model),
         classifier=(classifier,) if isinstance(classifier, str) else tuple(classifier),
         normalization=Normalization(tuple(config["mean"]), tuple(config["std"])),
-        image_size=own,
+        image_size=own if image_size is None else image_size,
         interpolation="bicubic" if config.get("interpolation") == "bicubic" else "bilinear",
-        offline=_offline(model) if name.startswith(HUB) else None,
+        offline=offline,
     )
 
 
@@ -81,11 +82,11 @@ def _sizes(model: nn.Module, own: int) -> str:
     return f"its own size is {own}{multiples}"
 
 
-def _offline(model: Any) -> tuple[str, dict[str, Any]]:
+def _offline(timm: ModuleType, name: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """The name and settings under which timm builds a model of the Hub without asking the Hub."""
-    settings = getattr(model, "_model_args", {})
-    own = {key: value for key, value in settings.items() if key not in ("num_classes", "img_size")}
-    return model.pretrained_cfg["architecture"], own
+    _, architecture, described = timm.models.load_model_config_from_hf(name.removeprefix(HUB))
+    chosen = {**described, **settings}
+    return architecture, {key: value for key, value in chosen.items() if key not in ("num_classes", "img_size")}
 
 
 def _failure(
@@ -113,7 +114,7 @@ def _failure(
 def _check_name(timm: ModuleType, name: str) -> None:
     if name.startswith(HUB):
         if not name.removeprefix(HUB).strip("/").count("/"):
-            raise ValueError(f"{name!r} is no model of the Hugging Face Hub; write {HUB}<organization>/<name>")
+            raise ValueError(f"{name!r} is not a Hugging Face Hub model name; write {HUB}<organization>/<name>")
         return
     architecture, _, tag = name.partition(".")
     if ":" in name or not timm.is_model(architecture):

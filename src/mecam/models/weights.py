@@ -40,7 +40,7 @@ def load_weights(network: Network, path: Path | str, *, name: str, classifier: t
         network.head.load_state_dict(head)
         return f"weights from {path}, with its classifier"
     if head:
-        return f"weights from {path}; {_describe(head)} left out, the head of {network.head.out_features} is new"
+        return f"weights from {path}; {_describe(head, name)} left out, the head of {network.head.out_features} is new"
     return f"weights from {path}, which has no classifier"
 
 
@@ -50,7 +50,8 @@ def read_weights(path: Path | str) -> StateDict:
     if path.suffix not in (".safetensors", ".pth", ".pt"):
         raise WeightsError(f"{path} should be a .safetensors, .pth or .pt file, got {path.suffix or 'no ending'!r}")
     if not path.is_file():
-        raise WeightsError(f"there is no file {path}")
+        bare = f"; give its path, or its folder in ${FOLDER}" if path.name == str(path) else ""
+        raise WeightsError(f"there is no file {path}{bare}")
     try:
         found = (
             load_file(path)
@@ -108,8 +109,9 @@ def _state_dict(found: object, path: Path) -> StateDict:
 def _split(state: StateDict, classifier: tuple[str, ...]) -> tuple[StateDict, StateDict]:
     """The featurizer's tensors, and the classifier's as a linear layer's weight and bias where it is one."""
     if any(key.startswith("featurizer.") for key in state):
-        state = {key.removeprefix("featurizer."): tensor for key, tensor in state.items()}
-        classifier = ("head",)
+        body = {key: tensor for key, tensor in state.items() if not key.startswith("head.")}
+        head = {key.removeprefix("head."): tensor for key, tensor in state.items() if key not in body}
+        return {key.removeprefix("featurizer."): tensor for key, tensor in body.items()}, head
     head = {key: tensor for key, tensor in state.items() if key.startswith(tuple(f"{name}." for name in classifier))}
     body = {key: tensor for key, tensor in state.items() if key not in head}
     if len(classifier) == 1:
@@ -138,9 +140,9 @@ def _shapes(state: StateDict) -> dict[str, torch.Size]:
     return {key: tensor.shape for key, tensor in state.items()}
 
 
-def _describe(head: StateDict) -> str:
+def _describe(head: StateDict, name: str) -> str:
     weight = head.get("weight")
-    return "its classifier was" if weight is None else f"its classifier of {len(weight)} classes was"
+    return f"layers that {name} does not use were" if weight is None else f"its classifier of {len(weight)} classes was"
 
 
 __all__ = ["WeightsError", "find_weights", "load_weights", "read_weights", "stated_architecture"]

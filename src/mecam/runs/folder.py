@@ -121,6 +121,12 @@ class RunFolder:
         """Whether a run has begun here."""
         return self.run_file.exists()
 
+    def has_checkpoint(self) -> bool:
+        """Whether there is a checkpoint to resume from."""
+        from mecam.runs import checkpoint
+
+        return self.exists() and self.checkpoint_folder.exists() and checkpoint.exists(self.checkpoint_folder)
+
     def is_done(self) -> bool:
         """Whether the run has finished."""
         return self.done_file.exists()

@@ -29,7 +29,7 @@ class CircumstancesWarning(UserWarning):
 def circumstances(environment: Any) -> dict[str, str]:
     """Select the entries of an environment that may change the last bits of a result.
 
-    Threads count on a CPU only. What an environment does not tell, one of an older version say, is left out.
+    Threads count on a CPU only. Missing entries, as in runs of older versions, are omitted.
     """
     if not isinstance(environment, Mapping):
         return {}
@@ -61,7 +61,7 @@ def spelled(found: Mapping[str, str]) -> str:
 
 
 def used(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The sessions whose steps are part of the run: a later one that begins no later has repeated them."""
+    """Drop a session if a later one starts at the same step or before it: its steps were repeated."""
     return [one for place, one in enumerate(found) if all(later["step"] > one["step"] for later in found[place + 1 :])]
 
 
@@ -79,7 +79,8 @@ def read(path: Path, run_id: str, *, finished: bool = False) -> list[dict[str, A
         end = CHECKSUM.search(line)
         if end is None or end[1].decode() != digest(_seed(run_id) + data[:start] + line[: end.start()]):
             raise RunError(
-                f"{path} is damaged at line {number}: its content does not match its checksum, or it is another run's"
+                f"{path} is damaged at line {number}: its content does not match its checksum, or it is another "
+                "run's. Remove the file to go without the record of earlier sessions"
             )
         found.append(_session(path, number, line))
         start += len(line)
@@ -94,7 +95,7 @@ def append(path: Path, run_id: str, session: Mapping[str, Any]) -> None:
 
 
 def end(path: Path, run_id: str, reason: str) -> bool:
-    """Say of the last session why it ended; whether there is one: somebody may have removed the file."""
+    """Record why the last session ended. Return False if there is none."""
     found = read(path, run_id)
     if found:
         _write(path, run_id, [*found[:-1], {**found[-1], "ended": reason}])

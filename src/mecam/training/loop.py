@@ -70,9 +70,9 @@ def train(
 
 
 def _begin(folder: RunFolder, recipe: Recipe, machine: Machine, warn: Warn) -> dict[str, Any] | None:
-    """Start or resume the run in its folder; warn if it was trained under other circumstances before."""
+    """Start the run in its folder, or resume it; warn if its last session had other circumstances."""
     environment = machine.describe()
-    if folder.exists() and not folder.is_done():
+    if folder.has_checkpoint() and not folder.is_done():
         last = [folder.read_run(), *folder.read_sessions()][-1]  # a run without sessions.jsonl has its run.json
         change = sessions.resumed(last.get("environment"), environment)
         if change is not None:

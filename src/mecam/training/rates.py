@@ -56,7 +56,7 @@ def initial_rho(recipe: Recipe) -> float | None:
 
 
 def check(recipe: Recipe) -> None:
-    """Refuse a schedule of rho where there is no rho, or one that leaves the values it may take."""
+    """Refuse a schedule of rho where there is no rho, or one whose values leave rho's allowed range."""
     if not changes_rho(recipe):
         return
     rho, factor = initial_rho(recipe), rho_factor(recipe)
@@ -69,7 +69,7 @@ def check(recipe: Recipe) -> None:
 
 
 class Rates:
-    """Set lr and rho of the optimizer's groups. Nothing is kept between steps, so a resumed run repeats them.
+    """Set lr and rho of the optimizer's groups. Stateless: a resumed run sets the same values.
 
     Args:
         device: where scheduled values live as 0-dim tensors, filled in place, for steps that are CUDA graphs: a graph

@@ -46,7 +46,7 @@ class Comparison:
     def _explained(self) -> list[str]:
         if not self.expected:
             return []
-        return [f"this is expected: {self.expected}; results may differ in the last bits, and training amplifies that"]
+        return [f"a possible cause: {self.expected}; results may differ in the last bits, and training amplifies that"]
 
 
 def rerun(
