@@ -36,7 +36,7 @@ app.add_typer(data_app, name="data")
 Out = Annotated[Path, typer.Option(help="Folder for results.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
 RunArgument = Annotated[Path, typer.Argument(help="A finished run: its folder, or the --out of mecam train.")]
-RunArguments = Annotated[list[Path], typer.Argument(help="Finished runs: their folders.")]
+RunArguments = Annotated[list[Path], typer.Argument(help="Finished runs, or folders of runs (--out of mecam bench).")]
 Split = Annotated[str, typer.Option(help="train, validation (of the sources) or target.")]
 Images = Annotated[int | None, typer.Option(help="At most so many images, always the same ones.")]
 FolderArgument = Annotated[Path, typer.Argument(help="root/<domain>/<class>/<image>")]
@@ -215,17 +215,19 @@ def curvature(
     sharpness: Annotated[bool, typer.Option("--sharpness", help="Also ASAM's and first-order sharpness.")] = False,
     images: Images = None,
     double: Annotated[bool, typer.Option("--double", help="In float64.")] = False,
+    compare: Annotated[str | None, typer.Option(help="paper: the published Table 5 below our rows.")] = None,
+    per_run: Annotated[bool, typer.Option("--per-run", help="One row per run, without means.")] = False,
     format: Annotated[str, typer.Option(help="terminal or json.")] = "terminal",
     plot: Annotated[Path | None, typer.Option(help="A figure to write: .png, .svg, .pdf, ...")] = None,
     device: Device = "auto",
 ) -> None:
-    """The paper's Table 5 for any runs: C at several radii, with all that goes into it beside it."""
+    """The paper's Table 5 from runs: C at several radii, over targets and seeds, with everything that goes into it."""
     with spoken_errors():
         from mecam.analysis import command
 
         print(command.curvature(
             runs, split=split, radii=radii, exact=exact, sharpness=sharpness, images=images, double=double,
-            form=format, plot=plot, device=device,
+            compare=compare, per_run=per_run, form=format, plot=plot, device=device,
         ))  # fmt: skip
 
 

@@ -78,7 +78,7 @@ class Recipe:
     record: bool = True  # on a GPU, steps as CUDA graphs where method and optimizer allow it
     nonfinite: Literal["raise", "skip"] = "raise"
     track: int = 0  # steps from one record of curvature to the next, in tracking.jsonl; 0: none
-    track_measures: bool = False  # spend a pass on f(θ−δ) in these steps, instead of extrapolating it
+    track_measures: bool = False  # measure f(θ−δ) with one more pass also if track < 10; from 10 on it always is
     method_settings: Settings = field(default_factory=dict)
     optimizer_settings: Settings = field(default_factory=dict)
     averaging_settings: Settings = field(default_factory=dict)

@@ -1,9 +1,12 @@
 """The commands on finished runs, as they are typed."""
 
+import itertools
 import json
 import shutil
+import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner, Result
@@ -40,19 +43,119 @@ def test_curvature_of_two_runs_one_of_which_was_tracked(runs: dict[str, Path], t
     options = ["--images", 12, "--radii", "0.05,0.2", "--sharpness", "--plot", tmp_path / "c.png"]
     said = mecam("curvature", *runs.values(), *options)
     assert said.exit_code == 0, said.stderr
-    for words in ("ASAM's sharpness", "on the virtual domain", "mecam, while it was trained", "Proposition 3.5"):
+    for words in ("ASAM's sharpness", "on the virtual domain", "mecam, while training", "Proposition 3.5"):
         assert words in said.stdout
-    assert "adam, while it was trained" not in said.stdout
+    assert "adam, while training" not in said.stdout
     plots = [tmp_path / "c.png", tmp_path / "c-training-mecam.png"]
     assert said.stdout.splitlines()[-2:] == [str(plot) for plot in plots]
     assert all(plot.exists() for plot in plots)
     found = json.loads(mecam("curvature", *runs.values(), *options[:4], "--format", "json").stdout)
-    assert found["mecam"]["training"]["records"] == 7
-    assert "training" not in found["adam"]
+    assert found["runs"]["mecam"]["training"]["records"] == 7
+    assert "training" not in found["runs"]["adam"]
     for name, path in runs.items():
         shown = read_curvature(path, 0)
         assert shown is not None
-        assert shown.curvature == pytest.approx(found[name]["curvature"], rel=1e-2)
+        assert shown.curvature == pytest.approx(found["runs"][name]["curvature"], rel=1e-2)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two rows over two targets and two seeds, and what else there is in the --out of a benchmark."""
+    out = tmp_path_factory.mktemp("bench")
+    tiny = {**TINY, "steps": 1, "evaluate_every": 1}
+    for optimizer, target, seed in itertools.product(("adam", "mecam"), ("photo", "art"), (0, 1)):
+        train(make({**tiny, "optimizer": optimizer, "target": target, "seed": seed}), out, device="cpu")
+    (out / "bench.log").write_text("done\n")
+    (out / "report.html").write_text("<html>")
+    (out / "landscape").mkdir()
+    return out
+
+
+QUICK = ("--images", 6, "--radii", "0.05,0.5")
+
+
+def test_table_5_from_a_folder_of_runs(bench: Path) -> None:
+    said = mecam("curvature", bench, *QUICK, "--compare", "paper")
+    assert said.exit_code == 0, said.stderr
+    assert mecam("curvature", *sorted(bench.iterdir()), *QUICK, "--compare", "paper").stdout == said.stdout
+    facts, metric, *_ = said.stdout.split("\n\n")
+    assert [line.split()[:2] for line in facts.splitlines()[1:]] == [["adam", "4"], ["mecam", "4"]]
+    _, header, *lines = metric.splitlines()
+    assert header.split() == ["rho=0.05", "rho=0.5"]
+    assert [" ".join(line.split()[:2]) for line in lines if "paper" in line] == ["paper: ERM", "paper: MeCAM"]
+    assert lines[1].split()[2:] == ["0.086", "33.5"]
+    assert lines[3].split()[2:] == ["7.50e-03", "2.5"]
+    assert metric.count("*") == 2
+    for words in ("ResNet-50 on PACS", "does not state the split", "Ours: resnet8 on shapes, train split"):
+        assert words in said.stdout
+    found = json.loads(mecam("curvature", bench, *QUICK, "--compare", "paper", "--format", "json").stdout)
+    for optimizer, row in found["rows"].items():
+        each = [run["curvature"] for name, run in found["runs"].items() if name.startswith(optimizer)]
+        assert (row["runs"], row["targets"], row["seeds"], len(each)) == (4, ["art", "photo"], [0, 1], 4)
+        np.testing.assert_allclose(row["curvature"]["mean"], np.mean(each, axis=0))
+        np.testing.assert_allclose(row["curvature"]["std"], np.std(each, axis=0))
+    assert found["rows"]["mecam"]["published"] == {"MeCAM": [7.5e-3, 2.5]}
+    assert [sum(marks) for marks in zip(*(row["best"] for row in found["rows"].values()), strict=True)] == [1, 1]
+
+
+def test_rows_per_run_and_runs_that_cannot_be_ranked(bench: Path) -> None:
+    said = mecam("curvature", bench, *QUICK, "--per-run")
+    places = itertools.product(("adam", "mecam"), ("art", "photo"), (0, 1))
+    names = [f"{optimizer}, {target}, seed {seed}" for optimizer, target, seed in places]
+    assert [line[: len(name)] for line, name in zip(said.stdout.splitlines()[1:9], names, strict=True)] == names
+    assert "No row has a star: the rows differ in targets or seeds." in said.stdout
+    adam, mecam_ = sorted(bench.glob("*photo*adam*seed0*")), sorted(bench.glob("*photo*mecam*"))
+    fewer = mecam("curvature", *adam, *mecam_, *QUICK).stdout
+    assert "No row has a star: the rows differ in targets or seeds." in fewer
+    assert "*" not in fewer.replace("No row has a star", "")
+    pair = mecam("curvature", *adam, mecam_[0], *QUICK).stdout
+    assert "*: the smallest mean in its column." in pair
+    assert "±" not in pair
+    wrong = mecam("curvature", bench, "--compare", "others")
+    assert (wrong.exit_code, wrong.stderr) == (2, "mecam: there is nothing called 'others' to compare with; paper is\n")
+
+
+def test_runs_that_cannot_be_measured_are_named(bench: Path, tmp_path: Path) -> None:
+    first, second, third = sorted(bench.glob("*adam*"))[:3]
+    for path in (first, second, third):
+        shutil.copytree(path, tmp_path / path.name)
+    (tmp_path / second.name / "done.json").unlink()
+    (tmp_path / third.name / "model.safetensors").unlink()
+    said = mecam("curvature", tmp_path, *QUICK)
+    assert said.exit_code == 0, said.stderr
+    assert f"{tmp_path / second.name} is left out: it is not finished" in said.stdout
+    assert "model.safetensors is missing" in said.stdout
+    drawn = mecam(
+        "landscape", tmp_path / first.name, tmp_path / second.name, "--steps", 2, "--images", 2, "--out", tmp_path
+    )
+    assert f"{tmp_path / second.name} is left out: it is not finished" in drawn.stdout
+    alone = mecam("curvature", tmp_path / second.name)
+    assert alone.exit_code == 2
+    assert alone.stderr.startswith(
+        f"mecam: there is no finished run: {tmp_path / second.name} is left out: it is not fin"
+    )
+    for command in ("curvature", "landscape", "spectrum", "verify"):
+        nowhere = mecam(command, tmp_path / "nowhere")
+        assert (nowhere.exit_code, nowhere.stderr.count("\n")) == (2, 1)
+        assert "nowhere, which does not exist; give the folder of a run" in nowhere.stderr
+
+
+def test_dropout_leaves_no_verdict_on_tracked_runs(tmp_path: Path) -> None:
+    values = {**TINY, "optimizer": "mecam", "track": 1, "dropout": 0.5}
+    shared = {**values, "optimizer_settings": {"shared_noise": True}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        folders = [train(make(recipe), tmp_path, device="cpu").path for recipe in (values, shared)]
+    independent, replayed = (mecam("curvature", folder, *QUICK).stdout for folder in folders)
+    assert "No verdict: every pass drew its own dropout masks" in independent
+    assert "--set optimizer_settings.shared_noise=true or --set dropout=0" in independent
+    assert "this run shows" not in independent
+    assert "median |ratio| in 7 records" in independent
+    assert "this run shows" in replayed
+    found = json.loads(mecam("curvature", *folders, *QUICK, "--format", "json").stdout)["runs"].values()
+    assert sorted((run["training"]["noisy"], run["training"]["verdict"] is None) for run in found) == [
+        (False, False), (True, True),
+    ]  # fmt: skip
 
 
 def test_the_virtual_domain_is_on_in_mixed_batches_alone(runs: dict[str, Path]) -> None:

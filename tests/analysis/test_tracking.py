@@ -303,7 +303,7 @@ def test_the_summary_shows_the_principles_on_a_bowl() -> None:
 def test_the_summary_says_where_they_do_not_show() -> None:
     near_from_the_start = descended(0.001).summary()
     assert not near_from_the_start.small_far
-    assert "shows the second alone" in near_from_the_start.text()
+    assert "shows the second only" in near_from_the_start.text()
     backwards = [replace(r, f=-r.f) for r in descended(10.0).records if r.f is not None]
     assert not summary(backwards).grows
     assert "shows neither" in summary(backwards).text()
@@ -320,6 +320,43 @@ def test_the_summary_counts_betas() -> None:
     assert "Proposition 3.5" in found.text()
 
 
+def test_the_summary_says_what_is_extrapolated() -> None:
+    tracker = descended(10.0)
+    assert tracker.summary().extrapolated == 0
+    assert "Caution" not in tracker.summary().text()
+    records = [replace(r, minus_from="extrapolated") for r in tracker.records[:7]] + tracker.records[7:]
+    found = summary(records)
+    assert found.extrapolated == 7
+    assert "shows both (extrapolated, see below)." in found.text()
+    assert "Caution: f(θ−δ) is extrapolated in 7 of 30 records" in found.text()
+    assert "track_measures=true" in found.text()
+
+
+def test_there_is_no_verdict_from_the_noise_of_dropout() -> None:
+    records = descended(10.0).records
+    found = summary(records, noisy=True)
+    assert found.verdict is None
+    assert "this run shows" not in found.text()
+    assert "small" not in found.text()
+    assert found.text().startswith("No verdict: every pass drew its own dropout masks")
+    assert f"{summary(records).far:.3g} far from convergence" in found.text()
+    with pytest.warns(UserWarning, match="shared_noise"):
+        noisy = Tracker(SAM((model := dropping()).parameters(), torch.optim.SGD, lr=0.1, model=model))
+    quiet = Tracker(SAM(model.parameters(), torch.optim.SGD, lr=0.1, model=model, shared_noise=True))
+    for tracker in (noisy, quiet):
+        tracker.records = records
+    assert (noisy.summary().verdict, quiet.summary().verdict) == (None, "both")
+
+
+@pytest.mark.parametrize(("every", "measure", "source"), [
+    (10, None, "measured"), (9, None, "extrapolated"), (10, False, "extrapolated"), (1, True, "measured"),
+])  # fmt: skip
+def test_the_loss_at_minus_delta_is_measured_where_that_is_cheap(every: int, measure: bool | None, source: str) -> None:
+    model = network()
+    record = one(model, SAM(model.parameters(), torch.optim.SGD, lr=0.1), every=every, measure=measure)
+    assert record.minus_from == source
+
+
 def test_plot_of_a_run_with_gaps_in_it(tmp_path: Path) -> None:
     cosines = [{"theta plus": 0.1 * n, "theta minus": -0.1 * n, "plus minus": 0.5} for n in range(10)]
     pairs = zip(descended(1.0, 20).records, cosines, strict=True)
@@ -332,6 +369,10 @@ def test_plot_of_a_run_with_gaps_in_it(tmp_path: Path) -> None:
         assert math.isnan(values[3])
     assert set(curves["gaps"]) == {"f(θ+δ) − f", "f(θ−δ) − f"}
     assert curves["|ratio|"]["ratio"][1] == abs(records[1].ratio or 0)
+    guessed = panels([replace(records[0], minus_from="extrapolated"), *records[1:]])["gaps"]
+    assert set(guessed) == {"f(θ+δ) − f", "f(θ−δ) − f", "f(θ−δ) − f, extrapolated"}
+    assert guessed["f(θ−δ) − f, extrapolated"][0] == records[0].minus
+    assert math.isnan(guessed["f(θ−δ) − f"][0])
     assert plot(records, tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in plot(records[:1], tmp_path / "t.svg").read_bytes()
 

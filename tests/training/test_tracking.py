@@ -38,6 +38,13 @@ def test_records_survive_an_interruption_and_change_nothing(data: ShapesSet, tmp
         assert (resumed.path / name).read_bytes() == (whole.path / name).read_bytes(), name
 
 
+@pytest.mark.parametrize(("track", "source"), [(10, "measured"), (3, "extrapolated")])
+def test_what_costs_little_is_measured(data: ShapesSet, tmp_path: Path, track: int, source: str) -> None:
+    run = train(make({**VALUES, "track": track}), tmp_path, device="cpu", data=data)
+    records = [json.loads(line) for line in (run.path / "tracking.jsonl").read_text().splitlines()]
+    assert {record["minus_from"] for record in records} == {source}
+
+
 def test_a_plain_optimizer_has_nothing_to_track(data: ShapesSet, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="adam has one"):
         train(make({**VALUES, "optimizer": "adam", "track": 2}), tmp_path, device="cpu", data=data)

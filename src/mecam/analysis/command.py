@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from mecam.analysis import compare_landscapes, plot_tracking, tracking
+from mecam.analysis import compare_landscapes, plot_tracking, table5, tracking
 from mecam.analysis import curvature as curvatures
 from mecam.analysis import spectrum as spectra
 from mecam.analysis._figure import check_ending
 from mecam.analysis.runs import objective_of, virtual_domain_of
+from mecam.benchmark.results import Result, read_runs
 from mecam.recipe import Recipe
-from mecam.runs import RunError, write_atomic
-from mecam.serving import find_run
+from mecam.runs import RunError, find_runs, write_atomic
 from mecam.training.machine import find_machine
 
 CURVATURE = "curvature.json"  # in a run's folder, for the page
@@ -41,61 +41,81 @@ def curvature(
     sharpness: bool = False,
     images: int | None = None,
     double: bool = False,
+    compare: str | None = None,
+    per_run: bool = False,
     form: str = "terminal",
     plot: Path | None = None,
     device: str = "auto",
 ) -> str:
-    """The table, or JSON; what is found also goes to each run's folder, for the page.
+    """Measure runs and return the table, or JSON; each run's curvature also goes to its folder, for the page.
 
-    Of a run that was tracked while it was trained, also what its records say; with `plot` their figure beside it.
+    Runs that were tracked while training get a summary of their records; with `plot`, also a figure of them.
     """
     if form not in ("terminal", "json"):
         raise ValueError(f"format {form!r} is not known; terminal and json are")
+    if compare not in (None, "paper"):
+        raise ValueError(f"there is nothing called {compare!r} to compare with; paper is")
     try:
         wanted = [float(radius) for radius in radii.split(",")]
     except ValueError:
         raise ValueError(f"--radii {radii} is not a list of numbers such as 0.05,0.1") from None
     if plot is not None:
         check_ending(plot)
-    chosen = named(runs)
-    found, exacts = {}, {}
-    with progress() as tell:
-        for name, path in chosen.items():
-            objective = objective_of(
-                path,
-                split,  # type: ignore[arg-type]
-                limit=images,
-                dtype=torch.float64 if double else torch.float32,
-                device=find_machine(device).device,
-                mixed=sharpness,
-            )
-            domain = virtual_domain_of(path, objective) if sharpness else None
-            with of_run(path):
-                found[name] = curvatures.curvature(
-                    objective,
-                    wanted,
-                    virtual_domain=domain,
-                    sharpness=sharpness,
-                    progress=partial(tell, name),
-                )
-                if exact:
-                    exacts[name] = curvatures.exact(objective, progress=_products(tell, f"{name}, eigenvalue"))
-            measured = json.dumps(found[name].to_dict(exacts.get(name)), indent=2)
-            write_atomic(find_run(path).path / CURVATURE, measured.encode())
-    tracked = {name: records for name, path in chosen.items() if (records := _tracked(path))}
+    results, left_out = finished(runs)
+    chosen = _named(results)
+    options = {
+        "limit": images,
+        "dtype": torch.float64 if double else torch.float32,
+        "device": find_machine(device).device,
+    }
+    measured, failed = _measured(chosen, split, wanted, exact, sharpness, options)
+    rows = (table5.single if per_run else table5.grouped)(measured, compare=compare == "paper")
+    tracked = {name: records for name, result in chosen.items() if (records := _tracked(result.path))}
+    summaries = {
+        name: tracking.summary(records, noisy=_noisy(chosen[name].recipe)) for name, records in tracked.items()
+    }
     files: list[Path] = []
     if plot is not None:
-        files.append(curvatures.plot(found, plot))
+        files.append(curvatures.plot({name: row.runs for name, row in rows.items()}, plot))
         files += [plot_tracking.plot(records, _beside(plot, name)) for name, records in tracked.items()]
-    summaries = {name: tracking.summary(records) for name, records in tracked.items()}
+    notes = [*table5.notes(rows), *left_out, *failed]
     if form == "json":
-        content = {name: each.to_dict(exacts.get(name)) for name, each in found.items()}
-        for name, summary in summaries.items():
-            content[name]["training"] = asdict(summary)
-        return json.dumps(content, indent=2)
-    trained = [f"{name}, while it was trained\n{summary.text()}" for name, summary in summaries.items()]
-    written = ["\n".join(map(str, files))] if files else []
-    return "\n\n".join([curvatures.table(found, exacts or None), *trained, *written])
+        return json.dumps(_content(measured, rows, summaries, notes), indent=2)
+    trained = [f"{name}, while training\n{summary.text()}" for name, summary in summaries.items()]
+    blocks = [table5.table(rows, stars=table5.incomparable(rows) is None), "\n".join(notes), *trained]
+    return "\n\n".join(block for block in [*blocks, "\n".join(map(str, files))] if block)
+
+
+def _measured(
+    runs: Mapping[str, Result],
+    split: str,
+    radii: Sequence[float],
+    exact: bool,
+    sharpness: bool,
+    options: Mapping[str, Any],
+) -> tuple[list[table5.Measured], list[str]]:
+    """Measure each run and write its curvature.json; return what is wrong with those that cannot be measured."""
+    measured: list[table5.Measured] = []
+    errors: dict[str, RunError] = {}
+    with progress() as tell:
+        for name, result in runs.items():
+            try:
+                objective = objective_of(result.path, split, mixed=sharpness, **options)  # type: ignore[arg-type]
+                domain = virtual_domain_of(result.path, objective) if sharpness else None
+                with of_run(result.path):
+                    found = curvatures.curvature(
+                        objective, radii, virtual_domain=domain, sharpness=sharpness, progress=partial(tell, name)
+                    )
+                    counted = _products(tell, f"{name}, eigenvalue")
+                    eigenvalue = curvatures.exact(objective, progress=counted) if exact else None
+            except RunError as error:
+                errors[name] = error
+                continue
+            write_atomic(result.path / CURVATURE, json.dumps(found.to_dict(eigenvalue), indent=2).encode())
+            measured.append(table5.Measured(result, found, eigenvalue))
+    if not measured:
+        raise next(iter(errors.values()))
+    return measured, [f"{name} is left out: {error}" for name, error in errors.items()]
 
 
 def spectrum(
@@ -149,19 +169,21 @@ def landscape(
     images: int | None,
     device: str,
 ) -> list[str]:
-    """The files that were written, and how many points were not finite."""
+    """Draw the runs; return the files that were written and what to say of them, a line each."""
     if dimensions not in (1, 2):
         raise ValueError(f"--dimensions {dimensions} is not allowed; 1 or 2")
     common: dict[str, Any] = {"split": split, "steps": steps, "device": find_machine(device).device}
     if images is not None:
         common["images"] = images
+    results, left_out = finished(runs)
+    chosen = table5.named(results)
     with progress() as tell:
         if directions == "plane":
-            plane, files = compare_landscapes.through(named(runs), out, progress=tell, **common)
+            plane, files = compare_landscapes.through(chosen, out, progress=tell, **common)
             holes, taken = plane.holes, plane.setting["images"]
         else:
             found, files = compare_landscapes.compare(
-                named(runs),
+                chosen,
                 out,
                 kind=directions,  # type: ignore[arg-type]
                 dimensions=dimensions,  # type: ignore[arg-type]
@@ -173,20 +195,19 @@ def landscape(
             holes = sum(each.holes for each in found.values())
             taken = max(each.setting["images"] for each in found.values())
     sample = _sample(taken, split, images, compare_landscapes.IMAGES)
-    return [*map(str, files), f"loss over {sample}", *([f"{holes} points have no finite loss"] if holes else [])]
+    lines = [f"loss over {sample}", *([f"{holes} points have no finite loss"] if holes else [])]
+    return [*map(str, files), *lines, *left_out]
 
 
-def named(runs: Sequence[Path]) -> Mapping[str, Path]:
-    """Short names for runs: in what they differ."""
-    recipes = {path: Recipe(**find_run(path).read_run()["recipe"]) for path in runs}
-    entries = ("data", "target", "method", "optimizer", "averaging", "seed")
-    differing = [e for e in entries if len({str(getattr(recipe, e)) for recipe in recipes.values()}) > 1]
-    names: dict[str, Path] = {}
-    for path, recipe in recipes.items():
-        name = " ".join(f"seed {recipe.seed}" if e == "seed" else str(getattr(recipe, e)) for e in differing)
-        name = name or recipe.optimizer
-        names[name if name not in names else find_run(path).path.name] = path
-    return names
+def finished(paths: Sequence[Path]) -> tuple[list[Result], list[str]]:
+    """Return the finished runs behind these paths, and what is wrong with the others; an error if there is none."""
+    results, problems = read_runs(folder.path for folder in find_runs(paths))
+    unfinished = [result.path for result in results if result.fingerprint is None]
+    problems += [f"{path} is left out: it is not finished; run its command again to resume it" for path in unfinished]
+    done = [result for result in results if result.fingerprint is not None]
+    if not done:
+        raise RunError(f"there is no finished run: {'; '.join(problems)}")
+    return done, problems
 
 
 @contextmanager
@@ -227,13 +248,52 @@ def _products(tell: Tell, name: str, total: int | None = None) -> spectra.Progre
     return lambda done: tell(name, done, total)
 
 
-def _tracked(path: Path) -> list[tracking.Record]:
-    """The records of a run that was tracked; none if they are too few to say anything."""
-    file = find_run(path).path / TRACKING
+def _named(results: Sequence[Result]) -> dict[str, Result]:
+    by_path = {result.path: result for result in results}
+    return {name: by_path[path] for name, path in table5.named(results).items()}
+
+
+def _content(
+    measured: Sequence[table5.Measured],
+    rows: Mapping[str, table5.Row],
+    summaries: Mapping[str, tracking.Summary],
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    """Return all numbers, for JSON: by row, and by run."""
+    by_path = {one.result.path: one for one in measured}
+    smallest = table5.best(rows) if len(rows) > 1 and table5.incomparable(rows) is None else {}
+    runs = {}
+    for name, result in _named([one.result for one in measured]).items():
+        one, recipe = by_path[result.path], result.recipe
+        place = {"run": str(result.path), "data": result.data, "target": recipe.target, "seed": recipe.seed}
+        summary = summaries.get(name)
+        training = {} if summary is None else {"training": summary.to_dict()}
+        runs[name] = {**place, **one.found.to_dict(one.exact), **training}
+    return {
+        "rows": {name: {**row.to_dict(), "best": _marks(row, smallest)} for name, row in rows.items()},
+        "runs": runs,
+        "notes": list(notes),
+    }
+
+
+def _marks(row: table5.Row, smallest: Mapping[float, float]) -> list[bool]:
+    return [row.spread(table5.METRIC, rho).mean == smallest.get(rho, math.nan) for rho in row.radii]
+
+
+def _noisy(recipe: Recipe) -> bool:
+    """Return whether every pass of a step drew its own dropout masks."""
+    drops = recipe.dropout > 0 or any("dropout" in name and value for name, value in recipe.method_settings.items())
+    return drops and not recipe.optimizer_settings.get("shared_noise", False)
+
+
+def _tracked(run: Path) -> list[tracking.Record]:
+    """Return the records of a run that was tracked; none if they are too few for a summary."""
+    file = run / TRACKING
     records = tracking.read(file) if file.exists() else []
     return records if sum(record.ratio is not None for record in records) >= tracking.FEWEST else []
 
 
 def _beside(plot: Path, name: str) -> Path:
-    """curvature.png and "seed 1" to curvature-training-seed-1.png."""
-    return plot.with_name(f"{plot.stem}-training-{name.replace(' ', '-')}{plot.suffix}")
+    """Return curvature-training-seed-1.png for curvature.png and "seed 1"."""
+    words = "".join(letter if letter.isalnum() else " " for letter in name).split()
+    return plot.with_name(f"{plot.stem}-training-{'-'.join(words)}{plot.suffix}")

@@ -16,8 +16,8 @@ from mecam.analysis.landscape import Landscape, landscape
 from mecam.analysis.runs import Part, objective_of
 from mecam.analysis.spectrum import eigenpairs
 from mecam.data.domains import DomainSet
+from mecam.runs import find_run
 from mecam.runs.atomic import make_folder
-from mecam.serving.model import find_run
 
 # a fixed draw of a split's images: with 384 of them 51 x 51 points of resnet8 took 2 minutes 41 seconds on two cores
 IMAGES = 384

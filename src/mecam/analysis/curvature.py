@@ -149,62 +149,25 @@ def exact(
     return Exact(abs(value) / (length**2 + 1), value, length, tolerance, found.products, **_facts(objective))
 
 
-def table(runs: Mapping[str, Curvature], exacts: Mapping[str, Exact] | None = None) -> str:
-    """The paper's Table 5 for these runs as text, with what goes into it; the smallest of several C has a star."""
-    if not runs:
-        raise ValueError("there is no run to make a table of")
-    exacts = exacts or {}
-    radii = sorted({at.rho for found in runs.values() for at in found.at})
-    rows = {name: {at.rho: at for at in found.at} for name, found in runs.items()}
-    best = {rho: min((row[rho].curvature for row in rows.values() if rho in row), default=None) for rho in radii}
+def plot(rows: Mapping[str, Sequence[Curvature]], path: Path | str) -> Path:
+    """Plot C against rho, both logarithmic; hollow where the numerator is negative. A grey line rises as rho².
 
-    def block(title: str, value: Callable[[At], float | None], *, star: bool = False) -> str:
-        body = []
-        for name, row in rows.items():
-            cells = [_cell(value(row[rho]) if rho in row else None) for rho in radii]
-            if star:
-                marks = [" *" if rho in row and row[rho].curvature == best[rho] else "  " for rho in radii]
-                cells = [cell + mark for cell, mark in zip(cells, marks, strict=True)]
-            body.append([name, *cells])
-        return f"{title}\n{_aligned([['', *(f'rho={rho:g}' + '  ' * star for rho in radii)], *body])}"
-
-    facts = [["", "f", "‖∇f‖", "largest eigenvalue", "|λ|/(‖∇f‖²+1)", "data", "samples", "dtype"]]
-    for name, run in runs.items():
-        values = [run.loss, run.gradient_norm, *(_exact(exacts.get(name)))]
-        facts.append([name, *map(_cell, values), run.data, str(run.samples), run.dtype])
-    blocks = [
-        block(
-            "C = |f(θ+δ) + f(θ−δ) − 2 f(θ)| / (‖∇f‖² + 1), δ = rho ∇f/‖∇f‖", lambda at: at.curvature, star=len(runs) > 1
-        ),
-        block("numerator f(θ+δ) + f(θ−δ) − 2 f(θ), signed", lambda at: at.numerator),
-        block("C/rho², signed: flat in rho where the loss is quadratic", lambda at: at.scaled),
-        block("f(θ+δ) − f(θ): SAM's sharpness", lambda at: at.plus),
-        block("f(θ−δ) − f(θ)", lambda at: at.minus),
-    ]
-    optional: dict[str, Callable[[At], float | None]] = {
-        "m(θ−δ) − f(θ), on the virtual domain": lambda at: at.meta,
-        "ASAM's sharpness": lambda at: at.asam,
-        "first-order sharpness": lambda at: at.first_order,
-    }
-    there = [at for found in runs.values() for at in found.at]
-    blocks += [block(title, value) for title, value in optional.items() if any(value(at) is not None for at in there)]
-    return "\n\n".join([_aligned(facts), *blocks])
-
-
-def plot(runs: Mapping[str, Curvature], path: Path | str) -> Path:
-    """C against rho, both logarithmic; hollow where the numerator is negative. A grey line rises as rho²."""
+    The runs of a row share a colour.
+    """
     figure = new_figure()
     axes = figure.add_subplot(xlabel="rho", ylabel="C", xscale="log", yscale="log")
     guides: list[tuple[list[float], list[float]]] = []
-    for name, found in runs.items():
-        shown = [at for at in found.at if math.isfinite(at.curvature) and at.curvature > 0]
-        rho, values = [at.rho for at in shown], [at.curvature for at in shown]
-        (line,) = axes.plot(rho, values, label=name)
-        color: Any = line.get_color()
-        faces = ["none" if at.numerator < 0 else color for at in shown]
-        axes.scatter(rho, values, facecolors=faces, edgecolors=color, zorder=3)
-        if shown:
-            guides.append((rho, [values[0] * (at.rho / rho[0]) ** 2 for at in shown]))
+    for name, runs in rows.items():
+        color: Any = None
+        for found in runs:
+            shown = [at for at in found.at if math.isfinite(at.curvature) and at.curvature > 0]
+            rho, values = [at.rho for at in shown], [at.curvature for at in shown]
+            (line,) = axes.plot(rho, values, color=color, label=name if color is None else None)
+            color = line.get_color()
+            faces = ["none" if at.numerator < 0 else color for at in shown]
+            axes.scatter(rho, values, facecolors=faces, edgecolors=color, zorder=3)
+            if shown:
+                guides.append((rho, [values[0] * (at.rho / rho[0]) ** 2 for at in shown]))
     for rho, guide in guides[:1]:
         axes.plot(rho, guide, color="grey", linewidth=0.8, linestyle=":", label="∝ rho²", zorder=0)
     axes.legend()
@@ -239,24 +202,5 @@ def _facts(objective: Objective) -> dict[str, Any]:
     return {"data": objective.name, "samples": objective.count, "dtype": dtype}
 
 
-def _exact(found: Exact | None) -> tuple[float | None, float | None]:
-    return (None, None) if found is None else (found.eigenvalue, found.curvature)
-
-
 def _number(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-def _cell(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}" if 0.01 <= abs(value) < 1000 or not value else f"{value:.2e}"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    """The first column to the left, the others to the right; columns without any entry are left out."""
-    columns = [column for column in zip(*rows, strict=True) if any(cell not in ("", "–") for cell in column[1:])]
-    widths = [max(map(len, column)) for column in columns]
-    lines = [
-        "  ".join(cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(pairs))
-        for pairs in (list(zip(row, widths, strict=True)) for row in zip(*columns, strict=True))
-    ]
-    return "\n".join(line.rstrip() for line in lines)

@@ -39,7 +39,8 @@ def panels(found: Sequence[Record]) -> dict[str, dict[str, list[float]]]:
     pairs = dict.fromkeys(pair for r in found for pair in r.cosines)
     gaps: dict[str, Callable[[Record], float | None]] = {
         "f(θ+δ) − f": lambda r: r.plus,
-        "f(θ−δ) − f": lambda r: r.minus,
+        "f(θ−δ) − f": lambda r: None if r.minus_from == "extrapolated" else r.minus,
+        "f(θ−δ) − f, extrapolated": lambda r: r.minus if r.minus_from == "extrapolated" else None,
         "m(θ−δ) − f": lambda r: r.meta,
     }
     return {

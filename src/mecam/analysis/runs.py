@@ -20,8 +20,8 @@ from mecam.data.augment import evaluate_transform
 from mecam.data.domains import DomainSet, source_domains
 from mecam.data.splits import split as split_domain
 from mecam.recipe import Recipe
-from mecam.runs import RunError
-from mecam.serving.model import Preprocessing, find_run, load_model
+from mecam.runs import RunError, find_run
+from mecam.serving.model import Preprocessing, load_model
 from mecam.training.build import own_settings, virtual_layers
 from mecam.training.reopen import reopen
 from mecam.virtual import VirtualDomain

@@ -76,6 +76,22 @@ def beside(key: Key, target: str, data: str | None = None) -> list[Published]:
     return [cell for name in names for cell in _by_place().get((*place, name), ())]
 
 
+@cache
+def curvatures() -> dict[str, dict[float, float]]:
+    """The paper's Table 5: C by algorithm and rho. ResNet-50 on PACS; the split is not stated."""
+    with (files("mecam.benchmark") / "published" / "curvature_pacs.csv").open(encoding="utf-8") as file:
+        return {
+            line.pop("algorithm"): {float(name.removeprefix("rho_")): float(value) for name, value in line.items()}
+            for line in csv.DictReader(file)
+        }
+
+
+def curvature_beside(key: Key) -> dict[str, dict[float, float]]:
+    """The rows of Table 5 for this row's algorithm."""
+    names = _names(key.method, key.optimizer, key.averaging)
+    return {name: values for name, values in curvatures().items() if _plain(name) in names}
+
+
 def departures(recipe: Recipe) -> list[str]:
     """In what a run's setting differs from the published ones'."""
     expected = SETTING | {"steps": next((n for name, n in STEPS.items() if _same(name, recipe.data)), 5000)}

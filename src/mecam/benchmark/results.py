@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mecam.recipe import Recipe, spelled
-from mecam.runs import RunError, RunFolder
+from mecam.runs import RunError, RunFolder, runs_in
 from mecam.runs.sessions import circumstances, differing
 from mecam.runs.sessions import spelled as in_words
 
@@ -22,11 +22,11 @@ ENTRIES = {entry.name for entry in fields(Recipe)}
 
 @dataclass(frozen=True)
 class Result:
-    """One run with a target, finished or not."""
+    """One run, finished or not."""
 
     path: Path
     recipe: Recipe
-    accuracy: float | None  # on the unseen domain, percent; None: not finished
+    accuracy: float | None  # on the unseen domain, percent; None: not finished, or no target
     validation: float | None  # the mean over the sources' held-out parts, percent; None: there are none
     fingerprint: str | None = None  # of the images and labels; None: not finished
     circumstances: Mapping[str, str] = field(default_factory=dict)  # which may change the last bits, from run.json
@@ -48,17 +48,19 @@ class Result:
 
 
 def read(out: Path | str) -> tuple[list[Result], list[str]]:
-    """The results in a folder, ordered by run id; and what is wrong with the runs that cannot be read."""
+    """Return the results in a folder, ordered by run id; and what is wrong with the runs that cannot be read."""
+    found, problems = read_runs(runs_in(Path(out)))
+    return [result for result in found if result.recipe.target is not None], problems
+
+
+def read_runs(folders: Iterable[Path]) -> tuple[list[Result], list[str]]:
+    """Return the results of these runs, also of those without a target; and what is wrong with the others."""
     results, problems = [], []
-    out = Path(out)
-    for folder in sorted({file.parent for name in ("run.json", "done.json") for file in out.glob(f"*/{name}")}):
+    for folder in folders:
         try:
-            result = _read(folder)
+            results.append(_read(folder))
         except (RunError, OSError, *DAMAGE) as error:
             problems.append(f"{folder} is left out: {_why(error)}")
-            continue
-        if result is not None:
-            results.append(result)
     return _told_apart(results), problems
 
 
@@ -75,12 +77,10 @@ def _recipe(run: Mapping[str, Any]) -> Recipe:
     return Recipe(**values)
 
 
-def _read(folder: Path) -> Result | None:
+def _read(folder: Path) -> Result:
     run = RunFolder(folder)
     described = run.read_run()
     recipe = _recipe(described)
-    if recipe.target is None:
-        return None  # nothing unseen to report
     if not run.is_done():
         return Result(folder, recipe, None, None)
     result = run.read_result()
@@ -90,7 +90,8 @@ def _read(folder: Path) -> Result | None:
         if split.endswith(" out") and split != f"{recipe.target} out"
     ]
     validation = 100 * sum(held_out) / len(held_out) if held_out else None
-    accuracy, made = 100 * float(result["target_accuracy"]), circumstances(described.get("environment"))
+    accuracy = None if recipe.target is None else 100 * float(result["target_accuracy"])
+    made = circumstances(described.get("environment"))
     return Result(folder, recipe, accuracy, validation, str(result.get("data")), made)
 
 

@@ -2,7 +2,19 @@
 
 from mecam.runs.atomic import RunError, read_json, write_atomic
 from mecam.runs.claim import ClaimedError, claim
+from mecam.runs.find import find_run, find_runs, runs_in
 from mecam.runs.folder import RunFolder
 from mecam.runs.sessions import CircumstancesWarning
 
-__all__ = ["CircumstancesWarning", "ClaimedError", "RunError", "RunFolder", "claim", "read_json", "write_atomic"]
+__all__ = [
+    "CircumstancesWarning",
+    "ClaimedError",
+    "RunError",
+    "RunFolder",
+    "claim",
+    "find_run",
+    "find_runs",
+    "read_json",
+    "runs_in",
+    "write_atomic",
+]

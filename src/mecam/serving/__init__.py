@@ -1,8 +1,9 @@
 """Using a trained model: predictions for images, and exports for other programs."""
 
+from mecam.runs import find_run
 from mecam.serving.export import ExportError, export
 from mecam.serving.images import find_images
-from mecam.serving.model import Prediction, TrainedModel, find_run, load_model
+from mecam.serving.model import Prediction, TrainedModel, load_model
 from mecam.serving.tables import check_form, writer
 
 __all__ = [

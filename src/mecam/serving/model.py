@@ -23,7 +23,7 @@ from mecam.image_sizes import Interpolation
 from mecam.methods import Setting
 from mecam.models.registry import TIMM
 from mecam.models.registry import create as create_network
-from mecam.runs import RunError, RunFolder
+from mecam.runs import RunError, find_run
 
 # images that go through the network at once; on one core 8 of 224 pixels take half the time of 64 (lite0: 34 against 19
 # images a second), which leave its cache
@@ -135,19 +135,6 @@ class TrainedModel:
         best = int(found.argmax())
         every = dict(zip(self.classes, values, strict=True))
         return Prediction(image, self.classes[best], values[best], probabilities=every)
-
-
-def find_run(path: Path | str) -> RunFolder:
-    """The run in this folder, or the only one below it."""
-    path = Path(path)
-    if RunFolder(path).exists():
-        return RunFolder(path)
-    runs = sorted(child.parent for child in path.glob("*/run.json")) if path.is_dir() else []
-    if len(runs) == 1:
-        return RunFolder(runs[0])
-    if not runs:
-        raise RunError(f"there is no run in {path}; give the folder that holds its run.json")
-    raise RunError(f"{path} holds {len(runs)} runs; give one of them, such as {runs[0]}")
 
 
 def load_model(path: Path | str, *, device: torch.device | str = "cpu") -> TrainedModel:

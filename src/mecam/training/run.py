@@ -136,7 +136,7 @@ class Run:
             cast("SharpnessAware", self.optimizer),
             every=self.recipe.track,
             path=file if self.machine.writes else None,
-            measure=self.recipe.track_measures,
+            measure=self.recipe.track_measures or None,
             extrapolate=not self.method.surgery,
         )
         self.tracker.resume(after)

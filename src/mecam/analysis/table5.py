@@ -1,0 +1,280 @@
+"""The paper's Table 5 from finished runs: C at several radii, with what goes into it.
+
+    table({"mine": Row([found])})                    # one model: mecam.analysis.curvature
+    rows = grouped(measured)                         # runs: the rows of `mecam table`, over targets and seeds
+    table(rows, stars=incomparable(rows) is None)
+
+A cell is the mean over the runs of a row ± their standard deviation (ddof 0).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mecam.analysis.curvature import At, Curvature, Exact
+from mecam.benchmark import paper, tables
+from mecam.benchmark.results import Result
+
+BLOCKS = {  # entries of At, with their titles; those without any value are left out
+    "curvature": "C = |f(θ+δ) + f(θ−δ) − 2 f(θ)| / (‖∇f‖² + 1), δ = rho ∇f/‖∇f‖",
+    "numerator": "numerator f(θ+δ) + f(θ−δ) − 2 f(θ), signed",
+    "scaled": "C/rho², signed: constant in rho where the loss is quadratic",
+    "plus": "f(θ+δ) − f(θ): SAM's sharpness",
+    "minus": "f(θ−δ) − f(θ)",
+    "meta": "m(θ−δ) − f(θ), on the virtual domain",
+    "asam": "ASAM's sharpness",
+    "first_order": "first-order sharpness",
+}
+METRIC = "curvature"
+SPREAD = "Cells are means ± standard deviations over the runs of a row (targets and seeds)."
+BEST = "*: the smallest mean in its column."
+PUBLISHED = "paper: Table 5, ResNet-50 on PACS. The paper does not state the split, the targets or the number of runs."
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A finished run and its curvature."""
+
+    result: Result
+    found: Curvature
+    exact: Exact | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """The runs behind a row of the table."""
+
+    runs: Sequence[Curvature]
+    exacts: Sequence[Exact] = ()
+    results: Sequence[Result] = ()  # where they come from, in the order of `runs`
+    key: tables.Key | None = None  # the row of `mecam table` that they belong to
+    published: Mapping[str, Mapping[float, float]] = field(default_factory=dict)  # C by algorithm and rho
+
+    @property
+    def radii(self) -> list[float]:
+        return sorted({at.rho for found in self.runs for at in found.at})
+
+    def spread(self, entry: str, rho: float | None = None) -> Spread:
+        """Return the mean and spread of an entry of Curvature, or of At at this rho."""
+        found: Iterable[Any] = self.runs if rho is None else (at for run in self.runs for at in run.at if at.rho == rho)
+        return spread(getattr(one, entry) for one in found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything for JSON, a list over rho for each column; a number that is not finite is None."""
+        columns = {
+            name: _lists([self.spread(name, rho) for rho in self.radii])
+            for name in BLOCKS
+            if any(getattr(at, name) is not None for run in self.runs for at in run.at)
+        }
+        exact = {
+            "largest_eigenvalue": spread(one.eigenvalue for one in self.exacts).to_dict(),
+            "exact": spread(one.curvature for one in self.exacts).to_dict(),
+        }
+        return {
+            **({} if self.key is None else asdict(self.key)),
+            "runs": len(self.runs),
+            "targets": sorted({str(result.recipe.target) for result in self.results}),
+            "seeds": sorted({result.recipe.seed for result in self.results}),
+            "loss": self.spread("loss").to_dict(),
+            "gradient_norm": self.spread("gradient_norm").to_dict(),
+            "rho": self.radii,
+            **columns,
+            **(exact if self.exacts else {}),
+            "published": {name: [values.get(rho) for rho in self.radii] for name, values in self.published.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A mean and a standard deviation."""
+
+    mean: float | None  # None without values, NaN if one of them is not finite
+    std: float | None  # None without a second value
+
+    def __str__(self) -> str:
+        return _cell(self.mean) + ("" if self.std is None else f" ± {_cell(self.std)}")
+
+    def to_dict(self) -> dict[str, float | None]:
+        return {"mean": _finite(self.mean), "std": self.std}
+
+
+def spread(values: Iterable[float | None]) -> Spread:
+    """Return the mean and standard deviation (ddof 0) of what is not None."""
+    known = [value for value in values if value is not None]
+    if not all(map(math.isfinite, known)):
+        return Spread(math.nan, None)
+    if not known:
+        return Spread(None, None)
+    return Spread(statistics.fmean(known), statistics.pstdev(known) if len(known) > 1 else None)
+
+
+def grouped(measured: Sequence[Measured], *, compare: bool = False) -> dict[str, Row]:
+    """Return the rows of `mecam table` by label, the data set in front if there are several.
+
+    Args:
+        compare: add what the paper's Table 5 has for the row.
+    """
+    keys = _keys([one.result for one in measured])
+    several = len({key.data for key in keys.values()}) > 1
+    by_path = {one.result.path: one for one in measured}
+    groups: dict[tables.Key, list[Measured]] = {}
+    for path, key in keys.items():
+        groups.setdefault(key, []).append(by_path[path])
+    return {_label(key, several): _row(group, key, compare) for key, group in groups.items()}
+
+
+def single(measured: Sequence[Measured], *, compare: bool = False) -> dict[str, Row]:
+    """Return a row for each run, with the names of `named`."""
+    results = [one.result for one in measured]
+    keys, by_path = _keys(results), {one.result.path: one for one in measured}
+    return {name: _row([by_path[path]], keys[path], compare) for name, path in named(results).items()}
+
+
+def named(results: Sequence[Result]) -> dict[str, Path]:
+    """Return the paths of runs by short names: the row of `mecam table`, then target and seed if there are several."""
+    keys, by_path = _keys(results), {result.path: result for result in results}
+    several = len({key.data for key in keys.values()}) > 1
+    targets, seeds = (len({getattr(r.recipe, entry) for r in results}) > 1 for entry in ("target", "seed"))
+    found: dict[str, Path] = {}
+    for path, key in keys.items():
+        result = by_path[path]
+        parts = [_label(key, several)]
+        parts += [result.target] if targets else []
+        parts += [f"seed {result.recipe.seed}"] if seeds else []
+        name = ", ".join(parts)
+        found[f"{name} ({path})" if name in found else name] = path
+    return found
+
+
+def incomparable(rows: Mapping[str, Row]) -> str | None:
+    """Return in what rows differ so that their C cannot be ranked; None if they do not."""
+    results = [result for row in rows.values() for result in row.results]
+    recipes = [result.recipe for result in results]
+    facts: dict[str, Sequence[Any]] = {
+        "data": [result.fingerprint for result in results],
+        "backbone": [(recipe.backbone, recipe.weights, recipe.pretrained) for recipe in recipes],
+        "image size": [recipe.image_size for recipe in recipes],
+        "holdout": [recipe.holdout for recipe in recipes],
+        "split": [found.data for row in rows.values() for found in row.runs],
+        "targets or seeds": [sorted((r.target, r.recipe.seed) for r in row.results) for row in rows.values()],
+        "radii": [row.radii for row in rows.values()],
+        "number of images": [sorted(found.samples for found in row.runs) for row in rows.values()],
+    }
+    return next((name for name, values in facts.items() if any(value != values[0] for value in values)), None)
+
+
+def best(rows: Mapping[str, Row]) -> dict[float, float]:
+    """Return the smallest mean C at each rho."""
+    found: dict[float, float] = {}
+    for row in rows.values():
+        for rho in row.radii:
+            mean = _finite(row.spread(METRIC, rho).mean)
+            found[rho] = min(found.get(rho, math.inf), math.inf if mean is None else mean)
+    return found
+
+
+def table(rows: Mapping[str, Row], *, stars: bool = True) -> str:
+    """Return the table as text.
+
+    Args:
+        stars: mark the smallest of several means of C in each column.
+    """
+    if not rows:
+        raise ValueError("there is no run to make a table of")
+    entries = [e for e in BLOCKS if any(getattr(at, e) is not None for at in _everywhere(rows))]
+    smallest = best(rows) if stars and len(rows) > 1 else {}
+    blocks = [_block(rows, entry, smallest if entry == METRIC else {}) for entry in entries]
+    return "\n\n".join([_facts(rows), *blocks])
+
+
+def notes(rows: Mapping[str, Row]) -> list[str]:
+    """Return what to say below the table."""
+    found = [SPREAD] if any(len(row.runs) > 1 for row in rows.values()) else []
+    if len(rows) > 1:
+        why = incomparable(rows)
+        found.append(BEST if why is None else f"No row has a star: the rows differ in {why}.")
+    if any(row.published for row in rows.values()):
+        results = [result for row in rows.values() for result in row.results]
+        ours = sorted({f"{result.recipe.backbone} on {result.data}" for result in results})
+        found.append(f"{PUBLISHED} Ours: {', '.join(ours)}, {next(iter(rows.values())).runs[0].data} split.")
+    return found
+
+
+def _keys(results: Sequence[Result]) -> dict[Path, tables.Key]:
+    """Return the row of `mecam table` for each run, in its order."""
+    return {result.path: row.key for row in tables.rows(results) for result in row.results}
+
+
+def _label(key: tables.Key, several: bool) -> str:
+    return f"{key.data}: {key.label}" if several else key.label
+
+
+def _row(measured: Sequence[Measured], key: tables.Key, compare: bool) -> Row:
+    return Row(
+        [one.found for one in measured],
+        [one.exact for one in measured if one.exact is not None],
+        [one.result for one in measured],
+        key,
+        paper.curvature_beside(key) if compare else {},
+    )
+
+
+def _everywhere(rows: Mapping[str, Row]) -> list[At]:
+    return [at for row in rows.values() for found in row.runs for at in found.at]
+
+
+def _facts(rows: Mapping[str, Row]) -> str:
+    lines = [["", "runs", "f", "‖∇f‖", "largest eigenvalue", "|λ|/(‖∇f‖²+1)", "data", "samples", "dtype"]]
+    several = any(len(row.runs) > 1 for row in rows.values())
+    for name, row in rows.items():
+        first, samples = row.runs[0], sorted({found.samples for found in row.runs})
+        numbers = [row.spread("loss"), row.spread("gradient_norm")]
+        numbers += [spread(one.eigenvalue for one in row.exacts), spread(one.curvature for one in row.exacts)]
+        count, sizes = str(len(row.runs)) if several else "", " to ".join(map(str, samples[:: len(samples) - 1 or 1]))
+        lines.append([name, count, *map(str, numbers), first.data, sizes, first.dtype])
+    return _aligned(lines)
+
+
+def _block(rows: Mapping[str, Row], entry: str, smallest: Mapping[float, float]) -> str:
+    """Return a block of the table; `smallest` are the means that get a star."""
+    radii = sorted({at.rho for at in _everywhere(rows)})
+    room = "  " if smallest else ""
+    lines = [["", *(f"rho={rho:g}{room}" for rho in radii)]]
+    for name, row in rows.items():
+        cells = [row.spread(entry, rho) for rho in radii]
+        marks = [" *" if cell.mean == smallest.get(rho) else room for rho, cell in zip(radii, cells, strict=True)]
+        lines.append([name, *(f"{cell}{mark if smallest else ''}" for cell, mark in zip(cells, marks, strict=True))])
+        if entry == METRIC:
+            for algorithm, values in row.published.items():
+                lines.append([f"  paper: {algorithm}", *(_cell(values.get(rho)) + room for rho in radii)])
+    return f"{BLOCKS[entry]}\n{_aligned(lines)}"
+
+
+def _lists(found: Sequence[Spread]) -> dict[str, list[float | None]]:
+    return {"mean": [_finite(one.mean) for one in found], "std": [one.std for one in found]}
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _cell(value: float | None) -> str:
+    if value is not None and not math.isfinite(value):
+        return "not finite"
+    return "–" if value is None else f"{value:.3g}" if 0.01 <= abs(value) < 1000 or not value else f"{value:.2e}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Align the first column to the left, the others to the right; leave out columns without any entry."""
+    columns = [column for column in zip(*rows, strict=True) if any(cell not in ("", "–") for cell in column[1:])]
+    widths = [max(map(len, column)) for column in columns]
+    lines = [
+        "  ".join(cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(pairs))
+        for pairs in (list(zip(row, widths, strict=True)) for row in zip(*columns, strict=True))
+    ]
+    return "\n".join(line.rstrip() for line in lines)
