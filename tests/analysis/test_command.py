@@ -109,7 +109,7 @@ def test_rows_per_run_and_runs_that_cannot_be_ranked(bench: Path) -> None:
     assert "No row has a star: the rows differ in targets or seeds." in fewer
     assert "*" not in fewer.replace("No row has a star", "")
     pair = mecam("curvature", *adam, mecam_[0], *QUICK).stdout
-    assert "*: the smallest mean in its column." in pair
+    assert "*: the smallest in its column." in pair
     assert "±" not in pair
     wrong = mecam("curvature", bench, "--compare", "others")
     assert (wrong.exit_code, wrong.stderr) == (2, "mecam: there is nothing called 'others' to compare with; paper is\n")

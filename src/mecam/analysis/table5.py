@@ -32,7 +32,7 @@ BLOCKS = {  # entries of At, with their titles; those without any value are left
 }
 METRIC = "curvature"
 SPREAD = "Cells are means ± standard deviations over the runs of a row (targets and seeds)."
-BEST = "*: the smallest mean in its column."
+BEST = "*: the smallest in its column."
 PUBLISHED = "paper: Table 5, ResNet-50 on PACS. The paper does not state the split, the targets or the number of runs."
 
 
