@@ -52,6 +52,22 @@ def test_a_benchmark_from_the_command_line(tmp_path: Path) -> None:
     assert (again.runs, again.before, again.done) == (4, 4, [])
 
 
+def test_a_setting_is_planned_for_the_optimizers_that_have_it(tmp_path: Path) -> None:
+    def planned(*words: str | Path) -> list[str]:
+        done = mecam("bench", *words, "--target", "art", "--seeds", "0", "--out", tmp_path / "out", "--dry-run")
+        assert done.exit_code == 0, done.stderr
+        return [line.split()[0] for line in done.stdout.splitlines()[:-1]]
+
+    sweep = ["--set", "optimizer_settings.rho=[0.05,0.1]"]
+    by_words = planned("--optimizer", "adam,mecam", *sweep)
+    assert [run_id.split("-")[3] for run_id in by_words] == ["adam", "mecam", "mecam"]
+    file = tmp_path / "one.toml"
+    file.write_text('[[runs]]\noptimizer = ["adam", "mecam"]\noptimizer_settings = { rho = [0.05, 0.1] }\n')
+    assert planned(file) == by_words
+    file.write_text('[[runs]]\noptimizer = "adam"\n[[runs]]\noptimizer = "mecam"\n')
+    assert planned(file, *sweep) == by_words
+
+
 def test_unreadable_images_are_refused_or_left_out_as_asked(tmp_path: Path) -> None:
     data = make_folder(tmp_path / "data", each=4)
     (data / "art" / "cat" / "broken.png").write_bytes(b"no image")
@@ -190,6 +206,8 @@ def test_a_plan_in_a_folder_with_damaged_runs(tmp_path: Path) -> None:
         (["bench", "--draws", "0"], "--draws 0"),
         (["bench", "--optimizer", "sam", "--set", "optimizer_settings.rho=[-1,0.1]"], "rho=-1 is not allowed"),
         (["bench", "--optimizer", "sam", "--grid", "paper"], "is MeCAM's, and sam is asked for"),
+        (["bench", "--set", "optimizer_settings.rho=0.1"], "adam has no setting 'rho'"),
+        (["bench", "--optimizer", "adam,sam", "--set", "optimizer_settings.roh=0.1"], "did you mean rho"),
         (["bench", "--set", "optimizer_settings=3"], "optimizer_settings=3 is not a table"),
         (["bench", "--engine", "steam", "--dry-run"], "there is no engine 'steam'"),
         (["bench", "nowhere.toml"], "there is no experiment nowhere.toml"),

@@ -62,6 +62,13 @@ def own_settings(recipe: Recipe) -> dict[str, Any]:
     return {name: value for name, value in recipe.virtual_settings.items() if name != "layers"}
 
 
+def known_virtual_settings(name: str) -> list[str]:
+    """The settings of the virtual domain of this name in a recipe; "none" has none."""
+    if name == "none":
+        return []
+    return [*virtual.registry.known_settings(name), *(() if name == "fourier" else ("layers",))]
+
+
 def virtual_layers(recipe: Recipe, stages: Sequence[str]) -> Sequence[str]:
     """Those of the network's stages that the virtual domain acts on: all, or the ones that layers = "1,2" counts."""
     named = recipe.virtual_settings.get("layers")
