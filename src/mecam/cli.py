@@ -89,7 +89,7 @@ def train(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Any entry of mecam list recipe: --set lr=3e-5 --set optimizer_settings.rho=0.1"),
+        typer.Option("--set", help="Any entry of mecam list recipe: --set lr=3e-5 --set optimizer_settings.eps=1e-6"),
     ] = None,
     out: Out = Path("runs"),
     device: Device = "auto",

@@ -20,14 +20,15 @@ What to do next:
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "train": (
         "mecam train --optimizer mecam --target sketch",
-        "mecam train --data root --optimizer mecam --averaging swad --out model",
-        "mecam train --data PACS --target photo --method coral --set lr=3e-5 --set optimizer_settings.rho=0.1",
+        "mecam train --data root --optimizer mecam --averaging swad --out averaged",
+        "mecam train --data PACS --target photo --optimizer mecam --set optimizer_settings.rho=0.05 --out photo",
         "torchrun --nproc-per-node 4 -m mecam.cli train --data root --optimizer mecam --out model",
     ),
     "bench": (
         "mecam bench --optimizer adam,sam,mecam --seeds 0 --out results",
         "mecam bench --data root --optimizer adam,mecam --averaging none,swad --out results",
-        "mecam bench recipes/table3.toml --dry-run",
+        "mecam bench --target sketch --optimizer adam,mecam --set optimizer_settings.rho=[0.05,0.1] --out sweep",
+        "mecam bench recipes/table3.toml --small --dry-run",
         "mecam bench --data root --optimizer mecam --engine ray --address auto --gpus 1 --out results",
     ),
     "table": (

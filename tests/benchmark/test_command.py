@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mecam import bench
+from mecam.benchmark.command import recipes
 from mecam.cli import app
 from mecam.data.domains import UnreadableError
 from tests.benchmark.folders import write_run
@@ -53,19 +54,18 @@ def test_a_benchmark_from_the_command_line(tmp_path: Path) -> None:
 
 
 def test_a_setting_is_planned_for_the_optimizers_that_have_it(tmp_path: Path) -> None:
-    def planned(*words: str | Path) -> list[str]:
-        done = mecam("bench", *words, "--target", "art", "--seeds", "0", "--out", tmp_path / "out", "--dry-run")
-        assert done.exit_code == 0, done.stderr
-        return [line.split()[0] for line in done.stdout.splitlines()[:-1]]
+    def planned(file: Path | None = None, optimizer: str | None = None, *assignments: str) -> list[str]:
+        found = recipes(file, {"target": "art", "seed": "0", "optimizer": optimizer}, assignments)
+        return [recipe.run_id for recipe in found]
 
-    sweep = ["--set", "optimizer_settings.rho=[0.05,0.1]"]
-    by_words = planned("--optimizer", "adam,mecam", *sweep)
+    sweep = "optimizer_settings.rho=[0.05,0.1]"
+    by_words = planned(None, "adam,mecam", sweep)
     assert [run_id.split("-")[3] for run_id in by_words] == ["adam", "mecam", "mecam"]
     file = tmp_path / "one.toml"
     file.write_text('[[runs]]\noptimizer = ["adam", "mecam"]\noptimizer_settings = { rho = [0.05, 0.1] }\n')
     assert planned(file) == by_words
     file.write_text('[[runs]]\noptimizer = "adam"\n[[runs]]\noptimizer = "mecam"\n')
-    assert planned(file, *sweep) == by_words
+    assert planned(file, None, sweep) == by_words
 
 
 def test_unreadable_images_are_refused_or_left_out_as_asked(tmp_path: Path) -> None:
