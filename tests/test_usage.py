@@ -19,10 +19,10 @@ COMMANDS += [f"data {command.name}" for command in data_app.registered_commands]
 COLOUR = re.compile(r"\x1b\[(3|9)\d")
 
 
-def test_without_words_it_says_what_to_do_next() -> None:
+def test_without_words_it_shows_first_steps() -> None:
     said = CliRunner().invoke(app, []).output
     lines = [line.strip() for line in said.splitlines()]
-    assert "What to do next:" in lines
+    assert "First steps:" in lines
     steps = [re.split(r"\s{2,}", line)[0] for line in lines if line.startswith("mecam ") and "COMMAND" not in line]
     assert len(steps) == 5  # which tests/docs/test_commands.py runs
 

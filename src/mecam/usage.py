@@ -1,22 +1,22 @@
-"""What to type: examples for the help of every command, and what to do first."""
+"""Examples for the help of every command, and first steps."""
 
 from __future__ import annotations
 
-FIRST = """Train image classifiers that hold up in domains they have never seen.
+FIRST = """Train image classifiers that generalize to unseen domains.
 
 \b
-What to do next:
-  mecam doctor                                             what this machine has, and known problems
-  mecam train --optimizer mecam --target sketch            try it on the embedded data set
+First steps:
+  mecam doctor                                             report hardware, packages and known problems
+  mecam train --optimizer mecam --target sketch            train on the embedded data set
   mecam bench --data root --optimizer adam,mecam --out results
-                                                           your folder root/<domain>/<class>/<image>: how well
-                                                           would a model do in a domain it has never seen?
-  mecam train --data root --optimizer mecam --out model    the model for the next domain
-  mecam list                                               what there is to choose from
-  mecam COMMAND --help                                     a command's options, with examples
+                                                           leave out each domain of root/<domain>/<class>/<image>
+                                                           in turn, and print accuracies on the unseen domain
+  mecam train --data root --optimizer mecam --out model    train on all domains, for use in a new one
+  mecam list                                               list methods, optimizers, backbones, data sets
+  mecam COMMAND --help                                     options and examples of a command
 """
 
-# by the words of the command
+# by command
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "train": (
         "mecam train --optimizer mecam --target sketch",

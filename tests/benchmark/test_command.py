@@ -76,7 +76,7 @@ def test_unreadable_images_are_refused_or_left_out_as_asked(tmp_path: Path) -> N
     assert mecam(*words).exit_code == 2
     done = mecam(*words, "--skip-unreadable")
     assert done.exit_code == 0, done.stderr
-    assert done.stderr.startswith("left out: art/cat/broken.png")
+    assert done.stderr.startswith("skipped: art/cat/broken.png")
     assert "0 runs to do, 1 done" in mecam(*words, "--skip-unreadable", "--dry-run").stdout
     settings: dict[str, Any] = {"data": str(data), "target": "photo", "seeds": 0, "steps": 2, "backbone": "resnet8"}
     with pytest.raises(UnreadableError, match="broken"):
@@ -190,7 +190,7 @@ def test_a_plan_in_a_folder_with_damaged_runs(tmp_path: Path) -> None:
     (torn / "timing.json").write_text('{"seconds": 1, "steps": 3}')
     said = mecam(*words, "--dry-run")
     assert said.exit_code == 0, said.stderr
-    assert said.stdout.splitlines()[-1] == "1 runs to do, 1 done; 5:00 one after another"
+    assert said.stdout.splitlines()[-1] == "1 runs to do, 1 done; 5:00 in sequence"
 
 
 @pytest.mark.parametrize(
@@ -201,11 +201,11 @@ def test_a_plan_in_a_folder_with_damaged_runs(tmp_path: Path) -> None:
         (["bench", "--optimizer", "adm"], "did you mean adam"),
         (["bench", "--method", "corla"], "did you mean coral"),
         (["bench", "--target", "arts", "--steps", "1"], "shapes has no domain 'arts'"),
-        (["bench", "--small"], "--small is a version of an experiment"),
+        (["bench", "--small"], "--small needs an experiment"),
         (["bench", "--grid", "fine"], "there is no grid 'fine'"),
         (["bench", "--draws", "0"], "--draws 0"),
         (["bench", "--optimizer", "sam", "--set", "optimizer_settings.rho=[-1,0.1]"], "rho=-1 is not allowed"),
-        (["bench", "--optimizer", "sam", "--grid", "paper"], "is MeCAM's, and sam is asked for"),
+        (["bench", "--optimizer", "sam", "--grid", "paper"], "is a grid of mecam, got sam"),
         (["bench", "--set", "optimizer_settings.rho=0.1"], "adam has no setting 'rho'"),
         (["bench", "--optimizer", "adam,sam", "--set", "optimizer_settings.roh=0.1"], "did you mean rho"),
         (["bench", "--set", "optimizer_settings=3"], "optimizer_settings=3 is not a table"),

@@ -98,18 +98,20 @@ def check(recipe: Recipe, method: Method, sources: int, held_out: int) -> None:
     below = below_of(recipe)
     each = recipe.batch // ranks.count()
     if sources < method.sources:
-        raise RecipeError(f"{method.name} needs at least {method.sources} source domains; here is {sources}")
+        raise RecipeError(f"{method.name} needs at least {method.sources} source domains, got {sources}")
     if recipe.batch % ranks.count():
-        raise RecipeError(f"batch={recipe.batch} images a domain cannot be shared evenly by {ranks.count()} processes")
+        raise RecipeError(
+            f"batch={recipe.batch} images per domain cannot be split evenly over {ranks.count()} processes"
+        )
     if each < method.images:
-        raise RecipeError(f"{method.name} needs at least {method.images} images a domain and process; here is {each}")
+        raise RecipeError(f"{method.name} needs at least {method.images} images per domain and process, got {each}")
     if not held_out and (recipe.selection == "validation" or recipe.averaging == "swad"):
         raise RecipeError(
             f"holdout={recipe.holdout} leaves no source image to validate on; take more, or selection=last without swad"
         )
     if recipe.track and entry.sharpness_aware is None:
         raise RecipeError(
-            f"track={recipe.track} looks at the passes of a sharpness-aware optimizer, and {recipe.optimizer} has one"
+            f"track={recipe.track} requires a sharpness-aware optimizer; {recipe.optimizer} takes one pass per step"
         )
     if _has_meta_pass(recipe) and recipe.virtual != "none":
         _check_blocks(recipe, method, sources)
