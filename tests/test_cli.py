@@ -211,6 +211,8 @@ def test_an_interrupted_pack_says_so_in_one_line(tmp_path: Path) -> None:
         (["--set", "lr=inf"], "lr=inf is not allowed; it must be at least 0, and finite"),
         (["--set", "lr=nan"], "lr=nan is not allowed; it must be at least 0, and finite"),
         (["--set", "optimizer_settings.lr=inf"], "adam: lr=inf is not allowed; it must be a number in [0, inf)"),
+        (["--set", "optimizer_settings.rho=0.1"], "adam has no setting 'rho'"),
+        (["--set", "virtual_settings.alhpa=0.1"], "mixstyle has no setting 'alhpa'; did you mean alpha"),
         (["--set", "optimizer_settings.eeps=3"], "adam has no setting 'eeps'; did you mean eps"),
         (["--optimizer", "sam", "--set", "optimizer_settings.rhoo=0.1"], "sam has no setting 'rhoo'; did you mean rho"),
         (["--optimizer", "sam", "--set", "optimizer_settings.rho=big"], "rho='big' is a str; it must be a number"),

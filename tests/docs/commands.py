@@ -1,4 +1,4 @@
-"""Every command line that users are shown: in --help, on the pages and in the examples."""
+"""Every command line that users are shown: in --help, on the pages, in examples/ and in recipes/."""
 
 import ast
 import inspect
@@ -60,7 +60,7 @@ def _in_blocks() -> Iterator[tuple[str, str]]:
 
 
 def _in_text() -> Iterator[tuple[str, str]]:
-    for page in PAGES:
+    for page in (*PAGES, *sorted((ROOT / "recipes").glob("*.toml"))):
         text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
         for quoted in re.findall(r"`([^`]+)`", text):
             if re.match(rf"({'|'.join(PROGRAMS)}) [a-z'./-]", quoted):

@@ -1,4 +1,4 @@
-"""Every command line in --help, on the pages and in the examples runs, on small data.
+"""Every command line in --help, on the pages, in examples/ and in recipes/ runs, on small data.
 
 What cannot run here is listed with the reason, and its words are checked.
 """

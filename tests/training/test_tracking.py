@@ -39,5 +39,5 @@ def test_records_survive_an_interruption_and_change_nothing(data: ShapesSet, tmp
 
 
 def test_a_plain_optimizer_has_nothing_to_track(data: ShapesSet, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="adam has one"):
+    with pytest.raises(RecipeError, match="track=2 requires a sharpness-aware optimizer; adam takes one pass per step"):
         train(make({**VALUES, "optimizer": "adam", "track": 2}), tmp_path, device="cpu", data=data)
