@@ -131,7 +131,7 @@ def test_a_recipe_on_the_embedded_set_with_tensorboard(tmp_path: Path) -> None:
     }
     before = {file: file.stat().st_mtime_ns for file in folder.rglob("*")}
     again = mecam(*words)
-    assert (again.exit_code, again.stdout) == (0, f"{folder} is finished already\n")
+    assert (again.exit_code, again.stdout) == (0, f"{folder} is already finished\n")
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
 
 
@@ -164,7 +164,7 @@ def test_signals_and_kills_leave_no_trace_in_the_result(images: Path, tmp_path: 
         assert said.exit_code == 128 + number, said.stderr
         *_, last = said.stderr.splitlines()
         assert last.startswith(f"mecam: stopped by {number.name} after step ")
-        assert last.endswith("; the run is saved. The same command goes on with it.")
+        assert last.endswith("; the run is saved. The same command resumes it.")
         assert "Traceback" not in said.stderr
         assert said.stdout == ""
         unfinished = mecam("predict", out, str(images))
@@ -190,7 +190,7 @@ def test_an_interrupted_pack_says_so_in_one_line(tmp_path: Path) -> None:
     said = stopped(signal.SIGINT, "packing", "data", "pack", str(tmp_path / "data"), "--out", str(tmp_path / "store"))
     assert said.exit_code == 128 + signal.SIGINT
     assert "Traceback" not in said.stderr
-    assert said.stderr.splitlines()[-1] == "mecam: interrupted; the same command goes on from there"
+    assert said.stderr.splitlines()[-1] == "mecam: interrupted; the same command resumes"
     nothing = mecam("train", "--data", str(tmp_path / "store"), "--out", str(tmp_path / "out"))
     assert nothing.exit_code == 2
 
@@ -211,6 +211,8 @@ def test_an_interrupted_pack_says_so_in_one_line(tmp_path: Path) -> None:
         (["--set", "lr=inf"], "lr=inf is not allowed; it must be at least 0, and finite"),
         (["--set", "lr=nan"], "lr=nan is not allowed; it must be at least 0, and finite"),
         (["--set", "optimizer_settings.lr=inf"], "adam: lr=inf is not allowed; it must be a number in [0, inf)"),
+        (["--set", "optimizer_settings.rho=0.1"], "adam has no setting 'rho'"),
+        (["--set", "virtual_settings.alhpa=0.1"], "mixstyle has no setting 'alhpa'; did you mean alpha"),
         (["--set", "optimizer_settings.eeps=3"], "adam has no setting 'eeps'; did you mean eps"),
         (["--optimizer", "sam", "--set", "optimizer_settings.rhoo=0.1"], "sam has no setting 'rhoo'; did you mean rho"),
         (["--optimizer", "sam", "--set", "optimizer_settings.rho=big"], "rho='big' is a str; it must be a number"),
@@ -317,11 +319,11 @@ def test_training_begins_with_what_there_is(images: Path, tmp_path: Path) -> Non
     counts = f"{data}: 3 domains, 2 classes, {len(DOMAINS) * 2 * EACH} images"
     assert counts in mecam(*words, "--out", str(tmp_path / "clean")).stderr.splitlines()
     (data / "lab" / "red" / "notes.txt").touch()
-    note = "passed over: 'lab/red': not images, ignored: 'notes.txt'"
+    note = "note: 'lab/red': not images, ignored: 'notes.txt'"
     assert f"{counts}; {note}" in mecam(*words, "--out", str(tmp_path / "one")).stderr.splitlines()
     (data / "lab" / "green").mkdir()
     two = mecam(*words, "--out", str(tmp_path / "two")).stderr.splitlines()
-    assert f"{counts}; {note}, and 1 more that mecam data check {data} shows" in two
+    assert f"{counts}; {note}, and 1 more: mecam data check {data}" in two
 
 
 def test_data_check_of_a_folder_of_ones_own(images: Path, tmp_path: Path) -> None:
@@ -366,7 +368,7 @@ def test_unreadable_images_in_training_are_refused_or_left_out_as_asked(images: 
     assert image.startswith("  lab/red/broken.png ")
     skipped = mecam(*words, "--skip-unreadable")
     assert skipped.exit_code == 0
-    assert skipped.stderr.startswith("left out: lab/red/broken.png")
+    assert skipped.stderr.startswith("skipped: lab/red/broken.png")
     again = mecam("rerun", str(tmp_path / "out"))
     assert (again.exit_code, again.stdout.splitlines()[-1][:14]) == (0, "the same bytes")
     measured = mecam("curvature", str(tmp_path / "out"), "--images", "4", "--radii", "0.1")

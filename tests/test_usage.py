@@ -3,7 +3,6 @@
 import os
 import pty
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,6 @@ from typer.testing import CliRunner
 
 from mecam import usage
 from mecam.cli import app, data_app
-from tests.docs.commands import parse
 from tests.serving.runs import write_images
 
 COMMANDS = [command.name or command.callback.__name__ for command in app.registered_commands]  # type: ignore[union-attr]
@@ -21,25 +19,20 @@ COMMANDS += [f"data {command.name}" for command in data_app.registered_commands]
 COLOUR = re.compile(r"\x1b\[(3|9)\d")
 
 
-def test_without_words_it_says_what_to_do_next() -> None:
+def test_without_words_it_shows_first_steps() -> None:
     said = CliRunner().invoke(app, []).output
     lines = [line.strip() for line in said.splitlines()]
-    assert "What to do next:" in lines
+    assert "First steps:" in lines
     steps = [re.split(r"\s{2,}", line)[0] for line in lines if line.startswith("mecam ") and "COMMAND" not in line]
-    assert len(steps) == 5
-    for step in steps:
-        parse(shlex.split(step)[1:])
+    assert len(steps) == 5  # which tests/docs/test_commands.py runs
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_help_of_every_command_has_examples_that_are_commands(command: str) -> None:
+def test_the_help_of_every_command_has_examples_of_it(command: str) -> None:
     said = CliRunner().invoke(app, [*command.split(), "--help"]).output
     examples = [line.strip() for line in said.partition("Examples:\n")[2].splitlines()]
     assert examples == list(usage.EXAMPLES[command])
-    for example in examples:
-        assert f" {command}" in example
-        words = shlex.split(example)
-        parse(words[words.index(command.split()[0]) :])
+    assert all(f" {command}" in example for example in examples)
 
 
 def test_a_shell_completes_commands_and_options() -> None:

@@ -1,6 +1,6 @@
-"""The command line: a thin face. Words go in, a function of the library runs, lines come out.
+"""The command line: each command parses its options, calls a function of the library and prints the result.
 
-Above 400 lines because it is a list: one short function a command, and most of it is the options' help.
+Above 400 lines because it is a list: one short function per command, and most of it is the options' help.
 """
 
 from __future__ import annotations
@@ -28,26 +28,22 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: the same on a terminal and off it, and twice as fast
 )
-data_app = typer.Typer(
-    help="Data sets: what is known, whether yours is complete, packing.", no_args_is_help=True, rich_markup_mode=None
-)
+data_app = typer.Typer(help="List, check and pack data sets.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
 
-Out = Annotated[Path, typer.Option(help="Folder for results.")]
+Out = Annotated[Path, typer.Option(help="Output folder.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
-RunArgument = Annotated[Path, typer.Argument(help="A finished run: its folder, or the --out of mecam train.")]
+RunArgument = Annotated[Path, typer.Argument(help="Folder of a finished run, or the --out of mecam train.")]
 RunArguments = Annotated[list[Path], typer.Argument(help="Finished runs, or folders of runs (--out of mecam bench).")]
-Split = Annotated[str, typer.Option(help="train, validation (of the sources) or target.")]
-Images = Annotated[int | None, typer.Option(help="At most so many images, always the same ones.")]
-FolderArgument = Annotated[Path, typer.Argument(help="root/<domain>/<class>/<image>")]
-SkipUnreadable = Annotated[
-    bool, typer.Option("--skip-unreadable", help="Leave out images that cannot be read, and name them.")
-]
+Split = Annotated[str, typer.Option(help="Images to use: train, validation (held-out source images) or target.")]
+Images = Annotated[int | None, typer.Option(help="Use a fixed subset of at most N images.")]
+FolderArgument = Annotated[Path, typer.Argument(help="A folder root/<domain>/<class>/<image>.")]
+SkipUnreadable = Annotated[bool, typer.Option("--skip-unreadable", help="Skip unreadable images and report them.")]
 
 
 @contextmanager
 def spoken_errors(*, resumes: bool = False) -> Iterator[None]:
-    """Errors that are the user's to mend come as one line; the others keep their traceback."""
+    """Print errors that the user can fix as one line; others keep their traceback."""
     try:
         from mecam.runs import RunError
 
@@ -60,44 +56,49 @@ def spoken_errors(*, resumes: bool = False) -> Iterator[None]:
             print("mecam: " + "\n  ".join(map(_line, lines)), file=sys.stderr)
             raise typer.Exit(2) from error
     except KeyboardInterrupt as error:
-        print(f"mecam: interrupted{'; the same command goes on from there' if resumes else ''}", file=sys.stderr)
+        print(f"mecam: interrupted{'; the same command resumes' if resumes else ''}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from error
 
 
 @app.command()
 def train(
-    recipe: Annotated[Path | None, typer.Argument(help="A recipe in TOML; the options below override it.")] = None,
+    recipe: Annotated[Path | None, typer.Argument(help="A TOML recipe; the options below override it.")] = None,
     data: Annotated[
-        str | None, typer.Option(help="shapes, a folder root/<domain>/<class>/<image>, or a benchmark's name.")
+        str | None,
+        typer.Option(
+            help="shapes (default), a folder root/<domain>/<class>/<image>, or a data set of mecam data list."
+        ),
     ] = None,
-    target: Annotated[str | None, typer.Option(help="The domain to leave out; without, all are trained on.")] = None,
-    method: Annotated[str | None, typer.Option(help="What gradient to take: mecam list methods.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="Where to take it: mecam list optimizers.")] = None,
-    averaging: Annotated[str | None, typer.Option(help="Which weights to keep: mecam list averagings.")] = None,
-    backbone: Annotated[str | None, typer.Option(help="The network: mecam list backbones.")] = None,
-    weights: Annotated[Path | None, typer.Option(help="A checkpoint for the backbone.")] = None,
+    target: Annotated[str | None, typer.Option(help="Domain to leave out. Default: train on all domains.")] = None,
+    method: Annotated[str | None, typer.Option(help="Training objective: mecam list methods.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="Optimizer: mecam list optimizers.")] = None,
+    averaging: Annotated[str | None, typer.Option(help="Weight averaging: mecam list averagings.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="Network: mecam list backbones.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="Checkpoint to initialize the backbone from.")] = None,
     pretrained: Annotated[
         bool | None,
-        typer.Option("--pretrained/--no-pretrained", help="Start from the weights that come with the backbone."),
+        typer.Option("--pretrained/--no-pretrained", help="Start from the backbone's pretrained weights."),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of splits, weights and batches.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Random seed of splits, weights and batches.")] = None,
     compile: Annotated[bool | None, typer.Option("--compile/--no-compile", help="Use torch.compile.")] = None,
     deterministic: Annotated[
         bool | None,
-        typer.Option("--deterministic/--no-deterministic", help="The same bits in every repetition, on a GPU too."),
+        typer.Option("--deterministic/--no-deterministic", help="Make runs on a GPU reproducible bit for bit."),
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Any entry of mecam list recipe: --set lr=3e-5 --set optimizer_settings.rho=0.1"),
+        typer.Option(
+            "--set", help="Set any recipe entry (mecam list recipe): --set lr=3e-5 --set optimizer_settings.eps=1e-6"
+        ),
     ] = None,
     out: Out = Path("runs"),
     device: Device = "auto",
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
     skip_unreadable: SkipUnreadable = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not print progress.")] = False,
 ) -> None:
-    """Train one model. The same command on the same --out goes on with an unfinished run."""
+    """Train one model. The same command resumes an unfinished run."""
     with spoken_errors(resumes=True):
         from mecam.training import command
 
@@ -115,37 +116,41 @@ def train(
 
 @app.command()
 def bench(
-    experiment: Annotated[Path | None, typer.Argument(help="An experiment in TOML; the options override it.")] = None,
-    data: Annotated[str | None, typer.Option(help="Data sets, separated by commas; shapes if nothing is said.")] = None,
-    target: Annotated[str | None, typer.Option(help="Domains to leave out in turn, or all (the default).")] = None,
-    method: Annotated[str | None, typer.Option(help="Methods, separated by commas, or all.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="Optimizers, separated by commas.")] = None,
-    averaging: Annotated[str | None, typer.Option(help="Averagings, separated by commas.")] = None,
-    backbone: Annotated[str | None, typer.Option(help="Backbones, separated by commas.")] = None,
-    steps: Annotated[str | None, typer.Option(help="Training steps; several give runs of several lengths.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="Trials, separated by commas; 0,1,2 if nothing is said.")] = None,
+    experiment: Annotated[Path | None, typer.Argument(help="A TOML experiment; the options below override it.")] = None,
+    data: Annotated[str | None, typer.Option(help="Comma-separated data sets. Default: shapes.")] = None,
+    target: Annotated[str | None, typer.Option(help="Comma-separated domains to leave out. Default: all.")] = None,
+    method: Annotated[str | None, typer.Option(help="Comma-separated methods, or all.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="Comma-separated optimizers.")] = None,
+    averaging: Annotated[str | None, typer.Option(help="Comma-separated averagings.")] = None,
+    backbone: Annotated[str | None, typer.Option(help="Comma-separated backbones.")] = None,
+    steps: Annotated[str | None, typer.Option(help="Comma-separated numbers of training steps.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Comma-separated random seeds. Default: 0,1,2.")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Any recipe entry; a list sweeps it: --set lr=[1e-5,3e-5]")
+        list[str] | None, typer.Option("--set", help="Set any recipe entry; a list sweeps it: --set lr=[1e-5,3e-5]")
     ] = None,
-    small: Annotated[bool, typer.Option("--small", help="The experiment's small version on the embedded set.")] = False,
-    draws: Annotated[int, typer.Option(help="Random hyperparameter draws of each run; the first is the defaults.")] = 1,
+    small: Annotated[bool, typer.Option("--small", help="Run its small version on the embedded data set.")] = False,
+    draws: Annotated[int, typer.Option(help="Random hyperparameter draws per run; the first is the defaults.")] = 1,
     grid: Annotated[
-        str, typer.Option(help="none, paper (192 points of MeCAM) or ordered (the 120, beta <= alpha).")
+        str,
+        typer.Option(help="Hyperparameter grid of MeCAM: none, paper (192 points) or ordered (120, beta <= alpha)."),
     ] = "none",
     out: Out = Path("bench"),
-    engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
-    workers: Annotated[int | None, typer.Option(help="Runs at a time on this machine.")] = None,
-    address: Annotated[str | None, typer.Option(help="Of a Ray cluster; without, Ray starts here.")] = None,
-    cpus: Annotated[float, typer.Option(help="Of a run on Ray.")] = 1,
-    gpus: Annotated[float, typer.Option(help="Of a run on Ray; 0.5 lets two share one.")] = 0,
+    engine: Annotated[str, typer.Option(help="Where to run: local or ray.")] = "local",
+    workers: Annotated[int | None, typer.Option(help="Parallel runs (local).")] = None,
+    address: Annotated[str | None, typer.Option(help="Address of a Ray cluster. Default: start Ray here.")] = None,
+    cpus: Annotated[float, typer.Option(help="CPUs reserved per run (Ray).")] = 1,
+    gpus: Annotated[float, typer.Option(help="GPUs reserved per run (Ray); 0.5 lets two runs share one.")] = 0,
     shared: Annotated[
-        bool, typer.Option("--shared", help="All of Ray's nodes see --out: a lost run goes on from its checkpoint.")
+        bool,
+        typer.Option(
+            "--shared", help="--out is a file system shared by all Ray nodes: lost runs resume from checkpoints."
+        ),
     ] = False,
     device: Device = "auto",
     skip_unreadable: SkipUnreadable = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would run, and for how long.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and their estimated time.")] = False,
 ) -> None:
-    """Run every combination, each domain in turn left out. The same command goes on where it was stopped."""
+    """Train every combination with each domain left out in turn. The same command resumes unfinished runs."""
     with spoken_errors(resumes=True):
         from mecam.benchmark import command
 
@@ -171,17 +176,20 @@ def bench(
 @app.command()
 def table(
     out: Annotated[Path, typer.Argument(help="The --out of mecam bench.")],
-    format: Annotated[str, typer.Option(help="terminal, markdown, latex, csv or json.")] = "terminal",
-    spread: Annotated[str, typer.Option(help="Over trials: stderr, std, or interval (95 %).")] = "stderr",
+    format: Annotated[str, typer.Option(help="Output format: terminal, markdown, latex, csv or json.")] = "terminal",
+    spread: Annotated[str, typer.Option(help="Spread over seeds: stderr, std or interval (95 %).")] = "stderr",
     select: Annotated[
-        str, typer.Option(help="Among hyperparameters, by source validation: none, shared (by all targets), target.")
+        str,
+        typer.Option(
+            help="Choose hyperparameters by source validation: none, shared (one choice for all targets) or target."
+        ),
     ] = "none",
-    baseline: Annotated[str | None, typer.Option(help="A row to take paired differences to, such as adam.")] = None,
-    compare: Annotated[str | None, typer.Option(help="paper: the published cells below ours.")] = None,
-    experiment: Annotated[Path | None, typer.Option(help="Only the runs of this experiment, in TOML.")] = None,
-    small: Annotated[bool, typer.Option("--small", help="Of its small version.")] = False,
+    baseline: Annotated[str | None, typer.Option(help="Row to compute paired differences to, such as adam.")] = None,
+    compare: Annotated[str | None, typer.Option(help="paper: print the published numbers below ours.")] = None,
+    experiment: Annotated[Path | None, typer.Option(help="Show only the runs of this TOML experiment.")] = None,
+    small: Annotated[bool, typer.Option("--small", help="Use the experiment's small version.")] = False,
 ) -> None:
-    """Accuracies on unseen domains, with spread, ranks and paired differences."""
+    """Print accuracies on unseen domains, with spread, ranks and paired differences."""
     with spoken_errors():
         from mecam.benchmark import command
 
@@ -197,9 +205,9 @@ def table(
 @app.command()
 def report(
     out: Annotated[Path, typer.Argument(help="The --out of mecam bench.")],
-    file: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
+    file: Annotated[Path, typer.Option("--out", help="HTML file to write.")] = Path("report.html"),
 ) -> None:
-    """One self-contained web page: leaderboard, curves, mistakes, and the recipe behind every number."""
+    """Write a self-contained web page: leaderboard, curves, mistakes, and the recipe behind every number."""
     with spoken_errors():
         from mecam.report import write
 
@@ -210,18 +218,18 @@ def report(
 def curvature(
     runs: RunArguments,
     split: Split = "train",
-    radii: Annotated[str, typer.Option(help="rho, separated by commas.")] = "0.01,0.05,0.1,0.2,0.5",
-    exact: Annotated[bool, typer.Option("--exact", help="Also the largest eigenvalue of the Hessian.")] = False,
-    sharpness: Annotated[bool, typer.Option("--sharpness", help="Also ASAM's and first-order sharpness.")] = False,
+    radii: Annotated[str, typer.Option(help="Comma-separated radii rho.")] = "0.01,0.05,0.1,0.2,0.5",
+    exact: Annotated[bool, typer.Option("--exact", help="Add the largest eigenvalue of the Hessian.")] = False,
+    sharpness: Annotated[bool, typer.Option("--sharpness", help="Add ASAM's and first-order sharpness.")] = False,
     images: Images = None,
-    double: Annotated[bool, typer.Option("--double", help="In float64.")] = False,
-    compare: Annotated[str | None, typer.Option(help="paper: the published Table 5 below our rows.")] = None,
-    per_run: Annotated[bool, typer.Option("--per-run", help="One row per run, without means.")] = False,
-    format: Annotated[str, typer.Option(help="terminal or json.")] = "terminal",
-    plot: Annotated[Path | None, typer.Option(help="A figure to write: .png, .svg, .pdf, ...")] = None,
+    double: Annotated[bool, typer.Option("--double", help="Compute in float64.")] = False,
+    compare: Annotated[str | None, typer.Option(help="paper: print the published Table 5 below our rows.")] = None,
+    per_run: Annotated[bool, typer.Option("--per-run", help="Print one row per run instead of means.")] = False,
+    format: Annotated[str, typer.Option(help="Output format: terminal or json.")] = "terminal",
+    plot: Annotated[Path | None, typer.Option(help="Figure to write (.png, .svg, .pdf, ...).")] = None,
     device: Device = "auto",
 ) -> None:
-    """The paper's Table 5 from runs: C at several radii, over targets and seeds, with everything that goes into it."""
+    """Measure the curvature C of runs at several radii, over targets and seeds (the paper's Table 5)."""
     with spoken_errors():
         from mecam.analysis import command
 
@@ -235,13 +243,13 @@ def curvature(
 def spectrum(
     run: RunArgument,
     split: Split = "train",
-    top: Annotated[int, typer.Option(help="Eigenvalues of the largest magnitude.")] = 5,
-    draws: Annotated[int, typer.Option(help="Random vectors behind the trace.")] = 16,
-    density: Annotated[Path | None, typer.Option(help="A figure of the spectral density to write: .png, ...")] = None,
+    top: Annotated[int, typer.Option(help="Number of eigenvalues, of largest magnitude.")] = 5,
+    draws: Annotated[int, typer.Option(help="Random vectors for the trace estimate.")] = 16,
+    density: Annotated[Path | None, typer.Option(help="Figure of the spectral density to write (.png, ...).")] = None,
     images: Images = None,
     device: Device = "auto",
 ) -> None:
-    """The Hessian of a run: its largest eigenvalues, its trace with a standard error, its spectral density."""
+    """Compute the Hessian's largest eigenvalues, its trace with standard error, and its spectral density."""
     with spoken_errors():
         from mecam.analysis import command
 
@@ -254,14 +262,14 @@ def landscape(
     out: Out = Path("landscape"),
     split: Split = "train",
     directions: Annotated[str, typer.Option(help="random, eigenvectors, or plane (through three runs).")] = "random",
-    dimensions: Annotated[int, typer.Option(help="1 or 2.")] = 2,
-    steps: Annotated[int, typer.Option(help="Points along an axis.")] = 51,
-    radius: Annotated[float, typer.Option(help="How far to go.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of the random directions, the same for all runs.")] = 0,
+    dimensions: Annotated[int, typer.Option(help="Number of dimensions: 1 or 2.")] = 2,
+    steps: Annotated[int, typer.Option(help="Grid points per axis.")] = 51,
+    radius: Annotated[float, typer.Option(help="Largest distance from the weights along each axis.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Random seed of the directions, which all runs share.")] = 0,
     images: Images = None,
     device: Device = "auto",
 ) -> None:
-    """The loss around runs, side by side on one scale: PNG, SVG, raw grids, and surfaces for the page."""
+    """Plot the loss around runs on one scale: PNG, SVG, raw grids, and surfaces for mecam report."""
     with spoken_errors(resumes=True):
         from mecam.analysis import command
 
@@ -274,12 +282,12 @@ def landscape(
 @app.command()
 def predict(
     run: RunArgument,
-    images: Annotated[list[Path], typer.Argument(help="Image files, and folders of them.")],
-    format: Annotated[str, typer.Option(help="csv or json.")] = "csv",
-    probabilities: Annotated[bool, typer.Option("--probabilities", help="Also of every class.")] = False,
+    images: Annotated[list[Path], typer.Argument(help="Image files and folders.")],
+    format: Annotated[str, typer.Option(help="Output format: csv or json.")] = "csv",
+    probabilities: Annotated[bool, typer.Option("--probabilities", help="Add the probability of every class.")] = False,
     device: Device = "auto",
 ) -> None:
-    """Class and probability for images. One that cannot be read is named, and the exit code is 1 then."""
+    """Predict the class of images, with its probability. Unreadable images are reported, with exit code 1."""
     with spoken_errors():
         from mecam.serving import check_form, find_images, load_model, writer
         from mecam.training.machine import find_machine
@@ -301,10 +309,10 @@ def predict(
 @app.command()
 def rerun(
     run: RunArgument,
-    out: Annotated[Path | None, typer.Option(help="Folder for the second run; without, it is not kept.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the second run. Default: a temporary folder.")] = None,
     device: Device = "auto",
 ) -> None:
-    """Repeat a run from its own recipe and compare the two byte by byte. The exit code is 1 if anything differs."""
+    """Train a run's recipe again and compare the results byte by byte. The exit code is 1 if anything differs."""
     with spoken_errors():
         from tempfile import TemporaryDirectory
 
@@ -320,14 +328,14 @@ def rerun(
 
 @app.command()
 def verify(
-    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or the --out of mecam train or bench.")],
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or the --out of mecam train or mecam bench.")],
 ) -> None:
-    """Check every file of runs against its checksum. Damaged ones are named, and the exit code is 1 then."""
+    """Check every file of runs against its checksum. Damaged files are reported, with exit code 1."""
     with spoken_errors():
         from mecam.runs.verify import verify as check
 
         whole, damaged = check(runs)
-        counts = f"runs as they were written: {whole}, damaged: {len(damaged)}"
+        counts = f"intact runs: {whole}, damaged: {len(damaged)}"
         print("\n".join([*map(_line, damaged), counts]))
     raise typer.Exit(1 if damaged else 0)
 
@@ -336,9 +344,9 @@ def verify(
 def export(
     run: RunArgument,
     out: Out = Path("exported"),
-    format: Annotated[str, typer.Option(help="onnx or safetensors.")] = "onnx",
+    format: Annotated[str, typer.Option(help="File format: onnx or safetensors.")] = "onnx",
 ) -> None:
-    """The model as one file for other programs. It is checked by running it; its preprocessing lies beside it."""
+    """Export a model to one file, check its outputs, and write its preprocessing beside it."""
     with spoken_errors():
         from mecam.serving import export as write
         from mecam.serving import load_model
@@ -350,11 +358,11 @@ def export(
 def list_(
     kind: Annotated[
         str | None,
-        typer.Argument(help="methods, optimizers, averagings, virtual, backbones, data, recipe; all if left out."),
+        typer.Argument(help="methods, optimizers, averagings, virtual, backbones, data or recipe. Default: all."),
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="With every hyperparameter, size and source.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Include hyperparameters, sizes and sources.")] = False,
 ) -> None:
-    """What there is to choose from."""
+    """List methods, optimizers, backbones, data sets and recipe entries."""
     with spoken_errors():
         from mecam.listing import lines
 
@@ -363,7 +371,7 @@ def list_(
 
 @app.command()
 def doctor() -> None:
-    """What this machine has, and which parts of mecam work on it."""
+    """Report this machine's hardware, installed packages and known problems."""
     with spoken_errors():
         from mecam.doctor import health
 
@@ -372,7 +380,7 @@ def doctor() -> None:
 
 @data_app.command(name="list")
 def data_list() -> None:
-    """The data sets known by name, and where to get them."""
+    """List the data sets known by name, and where to get them."""
     with spoken_errors():
         from mecam.listing import lines
 
@@ -383,15 +391,15 @@ def data_list() -> None:
 def data_check(
     folder: FolderArgument,
     name: Annotated[
-        str | None, typer.Option(help="The benchmark it should be; without, the one that the folder is called after.")
+        str | None, typer.Option(help="Benchmark to compare with. Default: the benchmark of the folder's name.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Threads that decode.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    workers: Annotated[int | None, typer.Option(help="Decoding threads.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not print progress.")] = False,
 ) -> None:
-    """Say what is in a folder of yours and what is wrong with it; every image is decoded.
+    """Count the images of a folder by domain and class, decode each, and report problems.
 
-    Of a benchmark (by --name, or by the folder's name): what is missing or extra. Of a store: whether every byte is as
-    it was packed. The exit code is 1 if something is wrong.
+    For a benchmark (by --name, or by the folder's name), report what is missing or extra. For a store, check that every
+    byte is as it was packed. The exit code is 1 if there is a problem.
     """
     with spoken_errors():
         from mecam.data.folder import scan
@@ -420,17 +428,17 @@ def data_check(
 @data_app.command(name="pack")
 def data_pack(
     folder: FolderArgument,
-    out: Annotated[Path, typer.Option(help="The store to write.")],
-    mode: Annotated[str, typer.Option(help="auto, decoded or encoded.")] = "auto",
-    workers: Annotated[int | None, typer.Option(help="Threads that decode.")] = None,
+    out: Annotated[Path, typer.Option(help="Store to write.")],
+    mode: Annotated[str, typer.Option(help="Storage: auto, decoded or encoded.")] = "auto",
+    workers: Annotated[int | None, typer.Option(help="Decoding threads.")] = None,
     side: Annotated[int, typer.Option(help="Pixels per side of images that are larger, or differ in size.")] = 320,
     skip_unreadable: SkipUnreadable = False,
     allow_missing_classes: Annotated[
-        bool, typer.Option("--allow-missing-classes", help="A domain may lack classes that another one has.")
+        bool, typer.Option("--allow-missing-classes", help="Allow domains that lack classes of other domains.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not print progress.")] = False,
 ) -> None:
-    """Decode a folder once into a memory-mapped store, which --data takes in the folder's place."""
+    """Decode a folder into a memory-mapped store, which --data accepts instead of the folder."""
     with spoken_errors(resumes=True):
         from mecam.data.folder import scan
         from mecam.data.pack import pack

@@ -1,33 +1,34 @@
-"""What to type: examples for the help of every command, and what to do first."""
+"""Examples for the help of every command, and first steps."""
 
 from __future__ import annotations
 
-FIRST = """Train image classifiers that hold up in domains they have never seen.
+FIRST = """Train image classifiers that generalize to unseen domains.
 
 \b
-What to do next:
-  mecam doctor                                             what this machine has, and known problems
-  mecam train --optimizer mecam --target sketch            try it on the embedded data set
+First steps:
+  mecam doctor                                             report hardware, packages and known problems
+  mecam train --optimizer mecam --target sketch            train on the embedded data set
   mecam bench --data root --optimizer adam,mecam --out results
-                                                           your folder root/<domain>/<class>/<image>: how well
-                                                           would a model do in a domain it has never seen?
-  mecam train --data root --optimizer mecam --out model    the model for the next domain
-  mecam list                                               what there is to choose from
-  mecam COMMAND --help                                     a command's options, with examples
+                                                           leave out each domain of root/<domain>/<class>/<image>
+                                                           in turn, and print accuracies on the unseen domain
+  mecam train --data root --optimizer mecam --out model    train on all domains, for use in a new one
+  mecam list                                               list methods, optimizers, backbones, data sets
+  mecam COMMAND --help                                     options and examples of a command
 """
 
-# by the words of the command
+# by command
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "train": (
         "mecam train --optimizer mecam --target sketch",
-        "mecam train --data root --optimizer mecam --averaging swad --out model",
-        "mecam train --data PACS --target photo --method coral --set lr=3e-5 --set optimizer_settings.rho=0.1",
+        "mecam train --data root --optimizer mecam --averaging swad --out averaged",
+        "mecam train --data PACS --target photo --optimizer mecam --set optimizer_settings.rho=0.05 --out photo",
         "torchrun --nproc-per-node 4 -m mecam.cli train --data root --optimizer mecam --out model",
     ),
     "bench": (
         "mecam bench --optimizer adam,sam,mecam --seeds 0 --out results",
         "mecam bench --data root --optimizer adam,mecam --averaging none,swad --out results",
-        "mecam bench recipes/table3.toml --dry-run",
+        "mecam bench --target sketch --optimizer adam,mecam --set optimizer_settings.rho=[0.05,0.1] --out sweep",
+        "mecam bench recipes/table3.toml --small --dry-run",
         "mecam bench --data root --optimizer mecam --engine ray --address auto --gpus 1 --out results",
     ),
     "table": (
@@ -37,6 +38,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "report": ("mecam report results --out report.html",),
     "curvature": (
+        "mecam curvature results --compare paper",
         "mecam curvature results/RUN results/OTHER --plot curvature.svg",
         "mecam curvature model --split validation --exact --double --images 200",
     ),

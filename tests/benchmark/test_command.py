@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mecam import bench
+from mecam.benchmark.command import recipes
 from mecam.cli import app
 from mecam.data.domains import UnreadableError
 from tests.benchmark.folders import write_run
@@ -52,6 +53,21 @@ def test_a_benchmark_from_the_command_line(tmp_path: Path) -> None:
     assert (again.runs, again.before, again.done) == (4, 4, [])
 
 
+def test_a_setting_is_planned_for_the_optimizers_that_have_it(tmp_path: Path) -> None:
+    def planned(file: Path | None = None, optimizer: str | None = None, *assignments: str) -> list[str]:
+        found = recipes(file, {"target": "art", "seed": "0", "optimizer": optimizer}, assignments)
+        return [recipe.run_id for recipe in found]
+
+    sweep = "optimizer_settings.rho=[0.05,0.1]"
+    by_words = planned(None, "adam,mecam", sweep)
+    assert [run_id.split("-")[3] for run_id in by_words] == ["adam", "mecam", "mecam"]
+    file = tmp_path / "one.toml"
+    file.write_text('[[runs]]\noptimizer = ["adam", "mecam"]\noptimizer_settings = { rho = [0.05, 0.1] }\n')
+    assert planned(file) == by_words
+    file.write_text('[[runs]]\noptimizer = "adam"\n[[runs]]\noptimizer = "mecam"\n')
+    assert planned(file, None, sweep) == by_words
+
+
 def test_unreadable_images_are_refused_or_left_out_as_asked(tmp_path: Path) -> None:
     data = make_folder(tmp_path / "data", each=4)
     (data / "art" / "cat" / "broken.png").write_bytes(b"no image")
@@ -60,7 +76,7 @@ def test_unreadable_images_are_refused_or_left_out_as_asked(tmp_path: Path) -> N
     assert mecam(*words).exit_code == 2
     done = mecam(*words, "--skip-unreadable")
     assert done.exit_code == 0, done.stderr
-    assert done.stderr.startswith("left out: art/cat/broken.png")
+    assert done.stderr.startswith("skipped: art/cat/broken.png")
     assert "0 runs to do, 1 done" in mecam(*words, "--skip-unreadable", "--dry-run").stdout
     settings: dict[str, Any] = {"data": str(data), "target": "photo", "seeds": 0, "steps": 2, "backbone": "resnet8"}
     with pytest.raises(UnreadableError, match="broken"):
@@ -174,7 +190,7 @@ def test_a_plan_in_a_folder_with_damaged_runs(tmp_path: Path) -> None:
     (torn / "timing.json").write_text('{"seconds": 1, "steps": 3}')
     said = mecam(*words, "--dry-run")
     assert said.exit_code == 0, said.stderr
-    assert said.stdout.splitlines()[-1] == "1 runs to do, 1 done; 5:00 one after another"
+    assert said.stdout.splitlines()[-1] == "1 runs to do, 1 done; 5:00 in sequence"
 
 
 @pytest.mark.parametrize(
@@ -185,11 +201,13 @@ def test_a_plan_in_a_folder_with_damaged_runs(tmp_path: Path) -> None:
         (["bench", "--optimizer", "adm"], "did you mean adam"),
         (["bench", "--method", "corla"], "did you mean coral"),
         (["bench", "--target", "arts", "--steps", "1"], "shapes has no domain 'arts'"),
-        (["bench", "--small"], "--small is a version of an experiment"),
+        (["bench", "--small"], "--small needs an experiment"),
         (["bench", "--grid", "fine"], "there is no grid 'fine'"),
         (["bench", "--draws", "0"], "--draws 0"),
         (["bench", "--optimizer", "sam", "--set", "optimizer_settings.rho=[-1,0.1]"], "rho=-1 is not allowed"),
-        (["bench", "--optimizer", "sam", "--grid", "paper"], "is MeCAM's, and sam is asked for"),
+        (["bench", "--optimizer", "sam", "--grid", "paper"], "is a grid of mecam, got sam"),
+        (["bench", "--set", "optimizer_settings.rho=0.1"], "adam has no setting 'rho'"),
+        (["bench", "--optimizer", "adam,sam", "--set", "optimizer_settings.roh=0.1"], "did you mean rho"),
         (["bench", "--set", "optimizer_settings=3"], "optimizer_settings=3 is not a table"),
         (["bench", "--engine", "steam", "--dry-run"], "there is no engine 'steam'"),
         (["bench", "nowhere.toml"], "there is no experiment nowhere.toml"),

@@ -1,6 +1,7 @@
 """Experiments unfold into runs."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,6 +32,72 @@ def test_hyperparameters_are_swept_and_betas_are_one_value() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("part", "choices", "settings", "expected"),
+    [
+        ("optimizer", ["adam", "mecam"], {"rho": 0.1}, {"adam": [{}], "mecam": [{"rho": 0.1}]}),
+        (
+            "optimizer",
+            ["adam", "sam", "mecam"],
+            {"rho": [0.05, 0.1], "eps": 1e-6, "alpha": [0.1, 0.2]},
+            {
+                "adam": [{"eps": 1e-6}],
+                "sam": [{"rho": rho, "eps": 1e-6} for rho in (0.05, 0.1)],
+                "mecam": [{"rho": rho, "eps": 1e-6, "alpha": a} for rho in (0.05, 0.1) for a in (0.1, 0.2)],
+            },
+        ),
+        ("method", ["erm", "coral"], {"gamma": [0.1, 1.0]}, {"erm": [{}], "coral": [{"gamma": 0.1}, {"gamma": 1.0}]}),
+        (
+            "averaging",
+            ["none", "ema"],
+            {"decay": [0.9, 0.99]},
+            {"none": [{}], "ema": [{"decay": 0.9}, {"decay": 0.99}]},
+        ),
+        (
+            "virtual",
+            ["none", "dsu", "fourier", "mixstyle"],
+            {"p": [0.5, 1.0], "layers": "1"},
+            {
+                "none": [{}],
+                "dsu": [{"p": 0.5, "layers": "1"}, {"p": 1.0, "layers": "1"}],
+                "fourier": [{"p": 0.5}, {"p": 1.0}],
+                "mixstyle": [{"p": 0.5, "layers": "1"}, {"p": 1.0, "layers": "1"}],
+            },
+        ),
+    ],
+)
+def test_a_setting_goes_to_those_that_have_it(
+    part: str, choices: list[str], settings: dict[str, Any], expected: dict[str, list[dict[str, Any]]]
+) -> None:
+    block = {"target": "art", "optimizer": "mecam", part: choices, f"{part}_settings": settings}
+    found = expand([block], DOMAINS)
+    assert {
+        name: [getattr(r, f"{part}_settings") for r in found if getattr(r, part) == name] for name in choices
+    } == expected
+
+
+def test_settings_of_a_virtual_domain_go_to_optimizers_that_use_one() -> None:
+    block = {"target": "art", "optimizer": ["adam", "mecam"], "virtual_settings": {"alpha": [0.1, 0.3]}}
+    found = [(recipe.optimizer, recipe.virtual_settings) for recipe in expand([block], DOMAINS)]
+    assert found == [("adam", {}), ("mecam", {"alpha": 0.1}), ("mecam", {"alpha": 0.3})]
+
+
+def test_settings_of_the_base_depend_on_the_base() -> None:
+    block = {"target": "art", "optimizer": "sam", "base": ["adam", "sgd"], "optimizer_settings": {"momentum": [0, 0.9]}}
+    found = [(recipe.base, recipe.optimizer_settings) for recipe in expand([block], DOMAINS)]
+    assert found == [("adam", {}), ("sgd", {"momentum": 0}), ("sgd", {"momentum": 0.9})]
+
+
+def test_a_given_setting_goes_to_the_blocks_that_have_it() -> None:
+    blocks = [{"target": "art", "optimizer": "adam"}, {"target": "art", "optimizer": "sam"}]
+    found = expand(override(blocks, {"optimizer_settings": {"rho": 0.2}}), DOMAINS)
+    assert [(recipe.optimizer, recipe.optimizer_settings) for recipe in found] == [("adam", {}), ("sam", {"rho": 0.2})]
+    with pytest.raises(RecipeError, match="adam and sam have no setting 'roh'; did you mean rho"):
+        override(blocks, {"optimizer_settings": {"roh": 0.2}})
+    with pytest.raises(RecipeError, match="optimizer_settings=3 is not a table"):
+        override([{"optimizer_settings": {"eps": 1e-6}}], {"optimizer_settings": 3})
+
+
 def test_a_run_that_two_blocks_name_is_one_run() -> None:
     assert len(expand([{"target": "art"}, {"target": ["art", "photo"]}], DOMAINS)) == 2
 
@@ -59,6 +126,14 @@ def test_data_sets_are_named_once() -> None:
         ({"seed": []}, "seed is an empty list"),
         ({"sede": 1}, "did you mean seed"),
         ({"optimizer_settings": 3}, "optimizer_settings=3 is not a table"),
+        ({"optimizer_settings": {"rho": 0.1}}, "^adam has no setting 'rho'"),
+        ({"optimizer": ["adam", "sam"], "optimizer_settings": {"roh": 0.1}}, "^adam and sam have .*did you mean rho"),
+        ({"method": ["erm", "coral"], "method_settings": {"gama": 1}}, "^erm and coral have .*did you mean gamma"),
+        ({"averaging": ["none", "ema"], "averaging_settings": {"decy": 0.9}}, "did you mean decay"),
+        ({"averaging_settings": {"decay": 0.9}}, "^none has no setting 'decay'; there are none"),
+        ({"optimizer": "mecam", "virtual_settings": {"alhpa": 1}}, "^mixstyle has no setting .*did you mean alpha"),
+        ({"virtual_settings": {"alpha": 1}}, "needs an optimizer with a virtual domain, got adam"),
+        ({"optimizer": 3, "optimizer_settings": {"rho": 0.1}}, "optimizer=3 is a int"),
     ],
 )
 def test_bad_blocks_are_refused(block: dict[str, object], said: str) -> None:
@@ -107,9 +182,9 @@ def test_small_keeps_distinct_blocks() -> None:
 
 
 def test_given_entries_replace_those_of_every_block_and_settings_merge() -> None:
-    blocks = [{"optimizer": "sam", "optimizer_settings": {"rho": 0.1, "x": 1}}, {"seed": 1}]
+    blocks = [{"optimizer": "sam", "optimizer_settings": {"rho": 0.1, "eps": 1}}, {"seed": 1}]
     found = override(blocks, {"seed": [0, 1], "optimizer_settings": {"rho": [0.2]}})
     assert found == [
-        {"optimizer": "sam", "optimizer_settings": {"rho": [0.2], "x": 1}, "seed": [0, 1]},
-        {"seed": [0, 1], "optimizer_settings": {"rho": [0.2]}},
+        {"optimizer": "sam", "optimizer_settings": {"rho": [0.2], "eps": 1}, "seed": [0, 1]},
+        {"seed": [0, 1], "optimizer_settings": {}},  # of Adam, which has no rho
     ]

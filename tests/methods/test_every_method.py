@@ -103,7 +103,7 @@ def test_steps_move_what_trains_and_nothing_else(name: str, data: ShapesSet) -> 
 def test_too_little_is_refused_and_the_least_trains(name: str, data: ShapesSet) -> None:
     method = METHODS[name]
     if method.images > 1:
-        with pytest.raises(RecipeError, match=f"{name} needs at least {method.images} images a domain"):
+        with pytest.raises(RecipeError, match=f"{name} needs at least {method.images} images per domain"):
             run(data, method=name, batch=method.images - 1)
     least = run(data, method=name, batch=method.images)
     for step in range(2):
@@ -189,5 +189,5 @@ def test_fewer_sources_than_a_method_needs_are_refused(data: ShapesSet) -> None:
             return getattr(data, name)
 
     for name in (name for name, method in METHODS.items() if method.sources > 1):
-        with pytest.raises(RecipeError, match=f"{name} needs at least 2 source domains; here is 1"):
+        with pytest.raises(RecipeError, match=f"{name} needs at least 2 source domains, got 1"):
             run(Two(), method=name)  # type: ignore[arg-type]

@@ -66,7 +66,7 @@ def test_rerun_on_data_that_changed(images: Path, out: Path, tmp_path: Path) -> 
 
 
 def test_verify(out: Path, tmp_path: Path) -> None:
-    assert mecam("verify", str(out)) == (0, "runs as they were written: 1, damaged: 0\n")
+    assert mecam("verify", str(out)) == (0, "intact runs: 1, damaged: 0\n")
     (run,) = (file.parent for file in out.glob("*/run.json"))
     names = ("run.json", "sessions.jsonl", "records.jsonl", "model.safetensors", "predictions.safetensors", "done.json")
     for name in names:
@@ -75,7 +75,7 @@ def test_verify(out: Path, tmp_path: Path) -> None:
         code, said = mecam("verify", str(tmp_path / name), str(out))
         assert code == 1
         assert name in said.splitlines()[0]
-        assert said.endswith("runs as they were written: 1, damaged: 1\n")
+        assert said.endswith("intact runs: 1, damaged: 1\n")
     code, said = mecam("verify", str(tmp_path / "nowhere"))
     assert (code, "there is no run in" in said) == (2, True)
 

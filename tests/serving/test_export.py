@@ -88,13 +88,13 @@ def test_an_export_that_differs_is_not_written(form: str, tmp_path: Path) -> Non
     moody = TrainedModel(Moody(), ("a", "b", "c"), Preprocessing(8, (0.5,) * 3, (0.5,) * 3), "none")
     if form == "safetensors":
         moody.network.register_forward_hook(lambda module, _, out: out if module is moody.network else -out)
-    with pytest.raises(ExportError, match="gives other logits than the model: relative deviation"):
+    with pytest.raises(ExportError, match=r"logits of the .* export differ from the model's"):
         export(moody, tmp_path / "out", form=form)
     assert not (tmp_path / "out").exists()
 
 
 def test_an_unknown_format_is_refused(model: TrainedModel, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="format 'pickle' is not known; onnx and safetensors are"):
+    with pytest.raises(ExportError, match="there is no format 'pickle'; there are onnx and safetensors"):
         export(model, tmp_path, form="pickle")
 
 

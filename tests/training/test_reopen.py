@@ -38,7 +38,7 @@ def mecam(*words: object) -> Result:
 def test_other_spellings_of_the_folder_are_the_same_run(spelling: str) -> None:
     again = mecam("train", "--data", spelling, "--target", "home", *TINY, "--out", "model")
     assert (again.exit_code, again.stderr) == (0, "")
-    assert "is finished already" in again.stdout
+    assert "is already finished" in again.stdout
     plan = mecam("bench", "--data", spelling, "--target", "home", "--seeds", 0, *TINY, "--out", "model", "--dry-run")
     assert "0 runs to do, 1 done" in plan.stdout
 

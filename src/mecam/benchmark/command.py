@@ -1,4 +1,4 @@
-"""What `mecam bench` and `mecam table` do, in words of the command line. What needs torch is imported where used."""
+"""`mecam bench` and `mecam table`. Modules that need torch are imported where used."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def bench(
     skip_unreadable: bool = False,
     watch: Watch | None = None,
 ) -> Outcome:
-    """What `mecam bench` does, under its words: several are a list, or separated by commas. Prints nothing.
+    """Run `mecam bench` from Python, with the options of the command line; lists replace commas. Prints nothing.
 
-    An engine that is given as an object has an `on_error` of its own.
+    An engine given as an object keeps its own `on_error`.
     """
     from mecam.benchmark.bench import bench as run_missing
 
@@ -74,7 +74,7 @@ def recipes(
     grid: str = "none",
     on_error: OnError = "refuse",
 ) -> list[Recipe]:
-    """The runs that the words mean."""
+    """The runs that the options describe."""
     from mecam.benchmark import search
     from mecam.benchmark.bench import runs_of
     from mecam.training.build import check_parts
@@ -88,7 +88,7 @@ def recipes(
         read = plan.read(experiment)
         blocks = plan.shrink(read).blocks if small else [{**DEFAULT, **block} for block in read.blocks]
     elif small:
-        raise RecipeError("--small is a version of an experiment; give one, such as recipes/table3.toml")
+        raise RecipeError("--small needs an experiment, such as recipes/table3.toml")
     values = {name: _listed(name, words) for name, words in given.items() if words is not None}
     for assignment in assignments:
         one_run.assign(values, assignment)
@@ -97,7 +97,7 @@ def recipes(
     if ordered is not None:
         other = next((recipe.optimizer for recipe in found if recipe.optimizer != "mecam"), None)
         if other is not None:
-            raise RecipeError(f"--grid {grid} is MeCAM's, and {other} is asked for; give --optimizer mecam")
+            raise RecipeError(f"--grid {grid} is a grid of mecam, got {other}; give --optimizer mecam")
         found = search.with_grid(found, search.paper_grid(ordered=ordered))
     for recipe in {str({**r.to_dict(), "data": 0, "target": 0, "seed": 0}): r for r in found}.values():
         check_parts(recipe)
@@ -115,7 +115,7 @@ def make_engine(
     shared: bool = False,
     on_error: OnError = "refuse",
 ) -> Engine:
-    """The engine of this name; workers are the local one's, address, cpus and gpus (a run's share) and shared Ray's."""
+    """The engine of this name. workers belongs to local; address, cpus and gpus (per run) and shared belong to ray."""
     if name == "local":
         from mecam.benchmark.local import LocalEngine
 
@@ -128,7 +128,7 @@ def make_engine(
 
 
 def name_left_out(recipes: Sequence[Recipe]) -> None:
-    """Say which images of the runs' data could not be read."""
+    """Report the unreadable images of the runs' data."""
     from mecam.data.open import open_data
     from mecam.training.command import name_left_out as name_of_one
 
@@ -137,7 +137,7 @@ def name_left_out(recipes: Sequence[Recipe]) -> None:
 
 
 def forecast(recipes: Sequence[Recipe], out: Path, device: str = "auto", *, on_error: OnError = "refuse") -> list[str]:
-    """What would run, and for how long, one run after another."""
+    """The runs that are missing, with their estimated time."""
     from mecam.benchmark import estimate
     from mecam.benchmark.bench import missing
 
@@ -145,11 +145,11 @@ def forecast(recipes: Sequence[Recipe], out: Path, device: str = "auto", *, on_e
     taken = estimate.seconds(rest, out, device, on_error=on_error)
     lines = [f"{recipe.run_id}  {view.clock(taken[recipe.run_id])}" for recipe in rest]
     total = view.clock(sum(taken.values()))
-    return [*lines, f"{len(rest)} runs to do, {len(recipes) - len(rest)} done; {total} one after another"]
+    return [*lines, f"{len(rest)} runs to do, {len(recipes) - len(rest)} done; {total} in sequence"]
 
 
 def run(recipes: Sequence[Recipe], out: Path, engine: Engine) -> int:
-    """Run what is missing, print the table, name what failed; the exit code."""
+    """Run what is missing, print the table, report failures; return the exit code."""
     from mecam.benchmark.bench import bench as run_missing
     from mecam.benchmark.bench import missing
 
@@ -173,7 +173,7 @@ def table(
     compare: str | None = None,
     only: Sequence[Recipe] | None = None,
 ) -> tuple[str, list[str]]:
-    """The table of a benchmark's folder, or of these runs in it; and what is to be said beside it."""
+    """The table of a benchmark's folder, or of these runs in it, and messages about it."""
     for word, known, option in ((spread, tables.SPREADS, "spread"), (select, ("none", "shared", "target"), "select")):
         if word not in known:
             raise RecipeError(f"there is no {option} {word!r}; there are {', '.join(known)}")
@@ -188,13 +188,13 @@ def table(
     rows = tables.rows(found, spread=spread, select=select)  # type: ignore[arg-type]
     notes = [*results.changed_data(found), *(_chosen(row) for row in rows if row.chosen)]
     if any(result.recipe.method in ("arm", "mtl") for result in found):
-        notes.append("ARM and MTL see the other images of a batch, here in fixed order.")
+        notes.append("Predictions of ARM and MTL depend on the other images of a batch; their order is fixed here.")
     text = render(rows, form, spread=spread, baseline=baseline, compare=compare, notes=notes)  # type: ignore[arg-type]
     return text, [*problems, *results.mixed_circumstances(found), *(notes if form in ("csv", "json") else [])]
 
 
 def _chosen(row: tables.Row) -> str:
-    """What a grid's search chose, and whether it is as the paper remarks of its own optima: beta <= alpha."""
+    """The point that a grid search chose, and whether it has beta <= alpha, as the paper's optima do."""
     settings = row.results[0].recipe.optimizer_settings
     ordered = ""
     if "alpha" in settings and "beta" in settings:
@@ -208,7 +208,7 @@ def _told(outcome: Outcome, out: Path) -> int:
     for run_id, message in outcome.failed.items():
         print(f"\nmecam: {run_id} failed: {message}\n{log_tail(out, run_id)}", file=sys.stderr)
     if outcome.stopped:
-        print(f"mecam: stopped; {len(outcome.stopped)} runs are left. The same command goes on.", file=sys.stderr)
+        print(f"mecam: stopped; {len(outcome.stopped)} runs are left. The same command resumes them.", file=sys.stderr)
         return 130
     if outcome.failed:
         print(f"mecam: {len(outcome.failed)} of {outcome.runs} runs failed; their logs are in {out}", file=sys.stderr)

@@ -4,7 +4,8 @@ An experiment is a table of recipe entries in which a list stands for all of its
 
     {"data": "shapes", "target": "all", "optimizer": ["adam", "mecam"], "seed": [0, 1, 2]}
 
-is 4 targets x 2 optimizers x 3 seeds. `optimizer_settings.rho = [0.05, 0.1]` sweeps a hyperparameter.
+is 4 targets x 2 optimizers x 3 seeds. `optimizer_settings.rho = [0.05, 0.1]` sweeps a hyperparameter of the optimizers
+that have it: mecam then runs at both values, adam once.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mecam.benchmark import settings
 from mecam.recipe import Recipe, RecipeError, make, spelled
 
-SETTINGS = ("method_settings", "optimizer_settings", "averaging_settings", "virtual_settings")
+SETTINGS = tuple(settings.PARTS)
 ALL = "all"
 
 
@@ -71,7 +73,7 @@ def expand(blocks: Sequence[Mapping[str, Any]], domains: Mapping[str, Sequence[s
     """Every run of the blocks, each once, in a stable order. `domains` gives those of each data set."""
     recipes: dict[str, Recipe] = {}
     for block in blocks:
-        for values in _product(block):
+        for values in map(settings.fit, _product(block)):
             data = spelled(values.get("data", "shapes"))
             targets = domains[data] if values.get("target") == ALL else [values.get("target")]
             for target in targets:
@@ -82,14 +84,7 @@ def expand(blocks: Sequence[Mapping[str, Any]], domains: Mapping[str, Sequence[s
 
 def override(blocks: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The blocks with these entries in place of their own; tables of settings are merged."""
-    found = []
-    for block in blocks:
-        merged = {**block, **values}
-        for name in SETTINGS:
-            if name in block and name in values:
-                merged[name] = {**block[name], **values[name]}
-        found.append(merged)
-    return found
+    return settings.merge(blocks, values)
 
 
 def data_sets(blocks: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -101,8 +96,8 @@ def data_sets(blocks: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _product(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for name in SETTINGS:
-        if not isinstance(block.get(name, {}), dict):
-            raise RecipeError(f"{name}={block[name]!r} is not a table; give {name}.rho=0.1, say")
+        settings.check_table(name, block)
+        settings.check(name, block.get(name, {}), [block])
     leaves: list[tuple[tuple[str, ...], Any]] = [
         ((name, key), value) for name in SETTINGS for key, value in block.get(name, {}).items()
     ]

@@ -98,31 +98,38 @@ def create(name: str, params: ParamsT, *, base: str = "adam", **settings: Any) -
 
     Settings go to the method and its base alike, each by its keyword: create("mecam", parameters, lr=3e-5, alpha=0.2).
     """
-    entry = find(name)
-    below = entry if entry.sharpness_aware is None else find(base)
-    if below.sharpness_aware is not None:
-        raise ValueError(f"{base} is sharpness-aware itself; the base must be a plain optimizer such as adam")
+    entry, below = find(name), _below(name, base)
     plain = _load(below)
-    _check(name, settings, below, [plain, *_sharpness_aware_classes(entry)])
+    _check(name, settings, below, known_settings(name, base=base))
     merged = {**below.defaults, **(below.fixed or {}), **settings}
     return plain(params, **merged) if entry.sharpness_aware is None else entry.sharpness_aware(params, plain, **merged)
 
 
-def _sharpness_aware_classes(entry: Entry) -> list[type]:
-    """The method's class and those it passes its options on to."""
-    classes = () if entry.sharpness_aware is None else entry.sharpness_aware.__mro__
-    return [each for each in classes if issubclass(each, SharpnessAware)]
-
-
-def _check(name: str, settings: Mapping[str, Any], below: Entry, classes: Sequence[type]) -> None:
-    """Refuse a setting that none of the classes names (some swallow any), and values that no plain optimizer takes."""
+def known_settings(name: str, *, base: str = "adam") -> list[str]:
+    """What `create` takes for this optimizer: the keywords of its class, of those above it, and of its base."""
+    entry = find(name)
+    above = () if entry.sharpness_aware is None else entry.sharpness_aware.__mro__
+    classes = [_load(_below(name, base)), *(each for each in above if issubclass(each, SharpnessAware))]
     named = {
         parameter.name
         for each in classes
-        for parameter in inspect.signature(each.__init__).parameters.values()  # type: ignore[misc]
+        for parameter in inspect.signature(each.__init__).parameters.values()
         if parameter.kind is not parameter.VAR_KEYWORD
     }
-    known = sorted(named - {"self", "params", "base_optimizer", "values"})
+    return sorted(named - {"self", "params", "base_optimizer", "values"})
+
+
+def _below(name: str, base: str) -> Entry:
+    """The optimizer that updates the weights: the base of a sharpness-aware one."""
+    entry = find(name)
+    below = entry if entry.sharpness_aware is None else find(base)
+    if below.sharpness_aware is not None:
+        raise ValueError(f"{base} is sharpness-aware itself; the base must be a plain optimizer such as adam")
+    return below
+
+
+def _check(name: str, settings: Mapping[str, Any], below: Entry, known: Sequence[str]) -> None:
+    """Refuse a setting that no class names (some swallow any), and values that no plain optimizer takes."""
     for setting, value in settings.items():
         if setting not in known:
             near = hint(setting, known, otherwise="it has")
@@ -153,4 +160,4 @@ def _load(entry: Entry) -> type[Optimizer]:
     return found
 
 
-__all__ = ["OPTIMIZERS", "Entry", "clear_state", "create", "find"]
+__all__ = ["OPTIMIZERS", "Entry", "clear_state", "create", "find", "known_settings"]

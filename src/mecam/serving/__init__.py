@@ -1,4 +1,4 @@
-"""Using a trained model: predictions for images, and exports for other programs."""
+"""Use a trained model: predict images, and export it for other programs."""
 
 from mecam.runs import find_run
 from mecam.serving.export import ExportError, export

@@ -1,4 +1,4 @@
-"""A trained model for other programs: ONNX or safetensors, with the preprocessing beside it, checked by running it."""
+"""Export a trained model to ONNX or safetensors, with its preprocessing, and check it by running it."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ ALONE = (1,)  # of a model that must see one image at a time
 
 
 class ExportError(RunError):
-    """An export that could not be made or does not do what the model does."""
+    """An export that failed, or whose outputs differ from the model's."""
 
 
 def export(model: TrainedModel, out: Path, *, form: str = "onnx") -> Path:
     """Write the model as `out`/model.onnx or model.safetensors, and preprocessing.json beside it.
 
-    What is written has been run before, and gave the model's logits; if it does not, nothing is written.
+    The export is run first and must give the model's logits; otherwise nothing is written.
     """
     made = {"onnx": _onnx, "safetensors": _safetensors}
     if form not in made:
-        raise ExportError(f"format {form!r} is not known; {' and '.join(made)} are")
+        raise ExportError(f"there is no format {form!r}; there are {' and '.join(made)}")
     network, size = model.network.cpu().eval(), model.preprocessing.size
     generator = torch.Generator().manual_seed(0)
     counts = ALONE if model.alone else CHECKED_BATCHES
@@ -66,7 +66,7 @@ def _compare(network: nn.Module, run: Callable[[Tensor], Tensor], images: Tensor
         expected = network(images)
         deviation = ((run(images) - expected).abs().max() / expected.abs().max().clamp(min=1e-6)).item()
     if not deviation < TOLERANCE:
-        raise ExportError(f"the {form} export gives other logits than the model: relative deviation {deviation:g}")
+        raise ExportError(f"the logits of the {form} export differ from the model's by {deviation:g} (relative)")
 
 
 def _safetensors(network: nn.Module, _: Tensor) -> tuple[bytes, Callable[[Tensor], Tensor]]:
@@ -93,7 +93,7 @@ def _onnx(network: nn.Module, example: Tensor) -> tuple[bytes, Callable[[Tensor]
             verbose=False,
         )
     if program is None:
-        raise ExportError("torch's exporter made nothing of this network")
+        raise ExportError("torch.onnx.export returned no program for this network")
     content: bytes = program.model_proto.SerializeToString()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     return content, lambda images: torch.from_numpy(session.run(None, {"images": images.numpy()})[0])
@@ -101,7 +101,7 @@ def _onnx(network: nn.Module, example: Tensor) -> tuple[bytes, Callable[[Tensor]
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """The exporter warns of its own internals, and of packages that are not there."""
+    """Hide the exporter's warnings about its internals and absent packages."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""The image files that a user means."""
+"""Find the image files to predict."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from mecam.data.folder import IMAGE_SUFFIXES
 
 
 def find_images(paths: Iterable[Path]) -> list[Path]:
-    """Files as they are named, and folders as the images below them, sorted; hidden ones are passed over."""
+    """Files as given, and the images below folders, sorted; hidden files are ignored."""
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
             below = _images(path)
             if not below:
-                raise DataError(f"there are no images below {path}, of type {', '.join(sorted(IMAGE_SUFFIXES))}")
+                raise DataError(
+                    f"there are no images below {path}; known types are {', '.join(sorted(IMAGE_SUFFIXES))}"
+                )
             found += below
         else:
             found.append(path)

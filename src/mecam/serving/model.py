@@ -1,4 +1,4 @@
-"""A trained run as a model that can be used: its network, its classes and what to do with an image before."""
+"""A finished run as a model: its network, its classes and its preprocessing."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Preprocessing:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What an image shows, or why it cannot be told."""
+    """The predicted class of an image, or the reason that it could not be read."""
 
     image: Picture
     label: str | None
@@ -80,20 +80,20 @@ class Prediction:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """What a finished run gives."""
+    """The model of a finished run."""
 
     network: nn.Module
     classes: tuple[str, ...]
     preprocessing: Preprocessing
     backbone: str
-    alone: bool = False  # what it says of an image depends on the others of a batch, so images go one by one
+    alone: bool = False  # predictions depend on the other images of a batch, so images are predicted one by one
 
     @property
     def device(self) -> torch.device:
         return next(self.network.parameters()).device
 
     def predictions(self, images: Picture | Sequence[Picture], *, batch: int | None = None) -> Iterator[Prediction]:
-        """One for each image, in order; threads decode the next batch while this one is in the network."""
+        """One prediction per image, in order; threads decode the next batch meanwhile."""
         if isinstance(images, (Path, str, Image.Image)):
             images = [images]
         if self.alone:
@@ -141,7 +141,7 @@ def load_model(path: Path | str, *, device: torch.device | str = "cpu") -> Train
     """The model of a finished run."""
     folder = find_run(path)
     if not folder.is_done():
-        raise RunError(f"the run in {folder.path} is not finished; run its mecam train command again to go on with it")
+        raise RunError(f"the run in {folder.path} is not finished; run its mecam train command again to resume it")
     weights, facts = folder.read_model()
     classes = len(facts["classes"])
     method = methods.create(facts["method"], **facts["method_settings"])

@@ -15,7 +15,7 @@ DIGITS = 6
 
 
 class CSVWriter:
-    """A header, then a row a prediction, written as it comes."""
+    """A header, then one row per prediction, written as they arrive."""
 
     def __init__(self, file: TextIO, classes: Sequence[str] = ()) -> None:
         self._rows, self._classes = csv.writer(file, lineterminator="\n"), classes
@@ -32,7 +32,7 @@ class CSVWriter:
 
 
 class JSONWriter:
-    """A list of objects, an object a line, that is closed even where there are none or an error ends it."""
+    """A list of objects, one per line; it is closed even if it is empty or an error ends it."""
 
     def __init__(self, file: TextIO, classes: Sequence[str] = ()) -> None:
         self._file, self._classes, self._before = file, classes, "\n"
@@ -56,15 +56,15 @@ FORMS: dict[str, type[CSVWriter] | type[JSONWriter]] = {"csv": CSVWriter, "json"
 
 
 def writer(form: str, file: TextIO, classes: Sequence[str] = ()) -> CSVWriter | JSONWriter:
-    """The writer of this form; the probabilities of these classes go beside that of the class that is named."""
+    """The writer of this format; it also writes the probabilities of these classes."""
     check_form(form)
     return FORMS[form](file, classes)
 
 
 def check_form(form: str) -> None:
-    """Refuse a form that is not there, before a model is loaded."""
+    """Refuse an unknown format before a model is loaded."""
     if form not in FORMS:
-        raise ValueError(f"format {form!r} is not known; csv and json are")
+        raise ValueError(f"there is no format {form!r}; there are csv and json")
 
 
 def _every(found: Prediction, classes: Sequence[str]) -> dict[str, float]:

@@ -62,6 +62,13 @@ def own_settings(recipe: Recipe) -> dict[str, Any]:
     return {name: value for name, value in recipe.virtual_settings.items() if name != "layers"}
 
 
+def known_virtual_settings(name: str) -> list[str]:
+    """The settings of the virtual domain of this name in a recipe; "none" has none."""
+    if name == "none":
+        return []
+    return [*virtual.registry.known_settings(name), *(() if name == "fourier" else ("layers",))]
+
+
 def virtual_layers(recipe: Recipe, stages: Sequence[str]) -> Sequence[str]:
     """Those of the network's stages that the virtual domain acts on: all, or the ones that layers = "1,2" counts."""
     named = recipe.virtual_settings.get("layers")
@@ -91,18 +98,20 @@ def check(recipe: Recipe, method: Method, sources: int, held_out: int) -> None:
     below = below_of(recipe)
     each = recipe.batch // ranks.count()
     if sources < method.sources:
-        raise RecipeError(f"{method.name} needs at least {method.sources} source domains; here is {sources}")
+        raise RecipeError(f"{method.name} needs at least {method.sources} source domains, got {sources}")
     if recipe.batch % ranks.count():
-        raise RecipeError(f"batch={recipe.batch} images a domain cannot be shared evenly by {ranks.count()} processes")
+        raise RecipeError(
+            f"batch={recipe.batch} images per domain cannot be split evenly over {ranks.count()} processes"
+        )
     if each < method.images:
-        raise RecipeError(f"{method.name} needs at least {method.images} images a domain and process; here is {each}")
+        raise RecipeError(f"{method.name} needs at least {method.images} images per domain and process, got {each}")
     if not held_out and (recipe.selection == "validation" or recipe.averaging == "swad"):
         raise RecipeError(
             f"holdout={recipe.holdout} leaves no source image to validate on; take more, or selection=last without swad"
         )
     if recipe.track and entry.sharpness_aware is None:
         raise RecipeError(
-            f"track={recipe.track} looks at the passes of a sharpness-aware optimizer, and {recipe.optimizer} has one"
+            f"track={recipe.track} requires a sharpness-aware optimizer; {recipe.optimizer} takes one pass per step"
         )
     if _has_meta_pass(recipe) and recipe.virtual != "none":
         _check_blocks(recipe, method, sources)

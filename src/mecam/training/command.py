@@ -1,4 +1,4 @@
-"""What `mecam train` does, in words of the command line."""
+"""`mecam train`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mecam.training.watch import packing, watching
 
 
 def recipe(file: Path | None, given: Mapping[str, Any], assignments: Sequence[str] = ()) -> Recipe:
-    """The run that the words mean."""
+    """The run that the options describe."""
     values = {} if file is None else recipes.read(file)
     values |= {name: value for name, value in given.items() if value is not None}
     for assignment in assignments:
@@ -41,13 +41,13 @@ def run(
     skip_unreadable: bool = False,
     quiet: bool = False,
 ) -> int:
-    """Train, or go on with it, and tell what came out; the exit code."""
+    """Train or resume a run, and print its result; return the exit code."""
     refuse_other_runs(recipe, out)
     folder = RunFolder(out / recipe.run_id)
     speaks = ranks.rank() == 0  # of the processes under torchrun
     if folder.is_done():
         if speaks:
-            print(f"{folder.path} is finished already")
+            print(f"{folder.path} is already finished")
         return 0
     folders: list[Scan] = []
     with packing(quiet=quiet or not speaks) as progress:
@@ -64,7 +64,7 @@ def run(
             train(recipe, out, device=device, watch=watch, data=data, warn=say)
     except Interrupted as stop:
         if speaks:
-            print(f"mecam: {stop}. The same command goes on with it.", file=sys.stderr)
+            print(f"mecam: {stop}. The same command resumes it.", file=sys.stderr)
         return 128 + stop.signal_number
     if speaks:
         _tell(recipe, folder)
@@ -81,28 +81,28 @@ def refuse_other_runs(recipe: Recipe, out: Path) -> None:
     others = [folder.parent.name for folder in out.glob("*/run.json") if folder.parent.name != recipe.run_id]
     if others:
         raise RecipeError(
-            f"{out} already holds another run, {others[0]}; give another --out, or run that recipe's command again "
-            "to go on with it"
+            f"{out} already holds another run, {others[0]}; give another --out, or run that run's command again to "
+            "resume it"
         )
 
 
 def counted(data: DomainSet) -> str:
-    """How much there is, in a few words."""
+    """The numbers of domains, classes and images."""
     images = sum(len(data.labels(domain)) for domain in range(len(data.domains)))
     return f"{len(data.domains)} domains, {len(data.classes)} classes, {images:,} images"
 
 
 def _passed_over(found: Scan) -> str:
-    """What is no part of the data: the first of it, and where to see the rest."""
-    notes = [*found.notes, *(f"{folder!r}: no images in it" for folder in found.empty)]
-    more = f", and {len(notes) - 1} more that mecam data check {found.root} shows" if len(notes) > 1 else ""
-    return f"; passed over: {notes[0]}{more}" if notes else ""
+    """The first thing in the folder that is not used, and where to see the rest."""
+    notes = [*found.notes, *(f"{folder!r}: no images" for folder in found.empty)]
+    more = f", and {len(notes) - 1} more: mecam data check {found.root}" if len(notes) > 1 else ""
+    return f"; note: {notes[0]}{more}" if notes else ""
 
 
 def name_left_out(data: DomainSet) -> None:
-    """Say which images could not be read."""
+    """Report the images that could not be read."""
     for skipped in getattr(data, "skipped", ()):  # a store's; the embedded set has none
-        print(f"left out: {' '.join(skipped.reason.split())}", file=sys.stderr)
+        print(f"skipped: {' '.join(skipped.reason.split())}", file=sys.stderr)
 
 
 def _tell(recipe: Recipe, folder: RunFolder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,6 +23,15 @@ def find(name: str) -> type[VirtualDomain]:
     raise ValueError(f"there is no virtual domain {name!r}; {hint(name, DOMAINS)}")
 
 
+def known_settings(name: str) -> list[str]:
+    """What `create` takes for this virtual domain."""
+    return list(inspect.signature(find(name)).parameters)
+
+
 def create(name: str, **settings: Any) -> VirtualDomain:
-    """The virtual domain of this name."""
+    """The virtual domain of this name; a setting it does not have is an error with near matches."""
+    known = known_settings(name)
+    for setting in settings:
+        if setting not in known:
+            raise ValueError(f"{name} has no setting {setting!r}; {hint(setting, known, otherwise='it has')}")
     return find(name)(**settings)
