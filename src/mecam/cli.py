@@ -75,6 +75,7 @@ def train(
     optimizer: Annotated[str | None, typer.Option(help="Where to take it: mecam list optimizers.")] = None,
     averaging: Annotated[str | None, typer.Option(help="Which weights to keep: mecam list averagings.")] = None,
     backbone: Annotated[str | None, typer.Option(help="The network: mecam list backbones.")] = None,
+    profile: Annotated[str | None, typer.Option(help="Settings to start from: mecam list profiles.")] = None,
     weights: Annotated[Path | None, typer.Option(help="A checkpoint for the backbone.")] = None,
     pretrained: Annotated[
         bool | None,
@@ -103,8 +104,8 @@ def train(
 
         given = {
             "data": data, "target": target, "method": method, "optimizer": optimizer, "averaging": averaging,
-            "backbone": backbone, "weights": None if weights is None else str(weights), "pretrained": pretrained,
-            "steps": steps, "seed": seed, "compile": compile, "deterministic": deterministic,
+            "backbone": backbone, "profile": profile, "weights": None if weights is None else str(weights),
+            "pretrained": pretrained, "steps": steps, "seed": seed, "compile": compile, "deterministic": deterministic,
         }  # fmt: skip
         code = command.run(
             command.recipe(recipe, given, set_ or []), out, device=device, tensorboard=tensorboard,
@@ -122,6 +123,7 @@ def bench(
     optimizer: Annotated[str | None, typer.Option(help="Optimizers, separated by commas.")] = None,
     averaging: Annotated[str | None, typer.Option(help="Averagings, separated by commas.")] = None,
     backbone: Annotated[str | None, typer.Option(help="Backbones, separated by commas.")] = None,
+    profile: Annotated[str | None, typer.Option(help="Settings to start from: paper or domainbed.")] = None,
     steps: Annotated[str | None, typer.Option(help="Training steps; several give runs of several lengths.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Trials, separated by commas; 0,1,2 if nothing is said.")] = None,
     set_: Annotated[
@@ -151,19 +153,21 @@ def bench(
 
         given = {
             "data": data, "target": target, "method": method, "optimizer": optimizer, "averaging": averaging,
-            "backbone": backbone, "steps": steps, "seed": seeds,
+            "backbone": backbone, "profile": profile, "steps": steps, "seed": seeds,
         }  # fmt: skip
         on_error: OnError = "skip" if skip_unreadable else "refuse"
-        recipes = command.recipes(experiment, given, set_ or [], small=small, draws=draws, grid=grid, on_error=on_error)
+        recipes = command.recipes(
+            experiment, given, set_ or [], small=small, draws=draws, grid=grid, on_error=on_error, absent=dry_run
+        )
         chosen = command.make_engine(
             engine, workers=workers, device=device, address=address, cpus=cpus, gpus=gpus, shared=shared,
             on_error=on_error,
         )  # fmt: skip
-        if skip_unreadable:
-            command.name_left_out(recipes)
         if dry_run:
             print("\n".join(command.forecast(recipes, out, device, on_error=on_error)))
             return
+        if skip_unreadable:
+            command.name_left_out(recipes)
         code = command.run(recipes, out, chosen)
     raise typer.Exit(code)
 
@@ -185,7 +189,7 @@ def table(
     with spoken_errors():
         from mecam.benchmark import command
 
-        only = None if experiment is None else command.recipes(experiment, {}, small=small)
+        only = None if experiment is None else command.recipes(experiment, {}, small=small, absent=True)
         text, problems = command.table(
             out, form=format, spread=spread, select=select, baseline=baseline, compare=compare, only=only
         )
@@ -348,7 +352,7 @@ def export(
 def list_(
     kind: Annotated[
         str | None,
-        typer.Argument(help="methods, optimizers, averagings, virtual, backbones, data, recipe; all if left out."),
+        typer.Argument(help="methods, optimizers, averagings, virtual, backbones, data, profiles, recipe; or all."),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="With every hyperparameter, size and source.")] = False,
 ) -> None:
