@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mecam.optim import OPTIMIZERS
-from mecam.profiles import LR_RATIOS, OPTIMIZER_SETTINGS, PROFILES, V1, data_set
+from mecam.profiles import LR_RATIOS, OPTIMIZER_SETTINGS, V1, data_set
 from mecam.recipe import RecipeError, make
 
 SETS = ("PACS", "VLCS", "OfficeHome", "TerraIncognita", "DomainNet")
@@ -38,7 +38,7 @@ def test_rivals_have_every_value_of_their_authors(row: dict[str, str]) -> None:
     name, kind = row["name"].lower(), {"SAGM": "optimizer", "SWAD": "averaging"}.get(row["name"], "method")
     recipe = paper(row["dataset"], **{kind: name})
     settings = recipe.optimizer_settings | recipe.method_settings | recipe.averaging_settings
-    stated = {key: float(value) for key, value in row.items() if value and key not in ("name", "dataset")}
+    stated = {key: float(value) for key, value in row.items() if value and key not in ("name", "dataset", "source")}
     assert {key: getattr(recipe, key, settings.get(key)) for key in stated} == stated
 
 
@@ -78,12 +78,11 @@ def test_domainbed_is_for_any_data(data: str, steps: int, evaluate_every: int) -
     assert make({"data": data, "profile": "domainbed", "method": "arm"}).batch == 8
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-def test_fish_is_plain_sgd(profile: str) -> None:
-    fish = make({"data": "PACS", "profile": profile, "method": "fish"})
+def test_fish_is_plain_sgd() -> None:
+    fish = make({"data": "PACS", "profile": "domainbed", "method": "fish"})
     assert (fish.optimizer, fish.lr, fish.weight_decay) == ("sgd", 0.5, 0.0)
-    assert fish.optimizer_settings == {"momentum": 0.0}
-    assert make({"data": "PACS", "profile": profile, "method": "fish", "optimizer": "mecam"}).lr < 1e-3
+    assert fish.optimizer_settings["momentum"] == 0.0
+    assert make({"data": "PACS", "profile": "domainbed", "method": "fish", "optimizer": "mecam"}).lr == 5e-5
 
 
 def test_what_is_given_wins_and_tables_merge() -> None:

@@ -69,7 +69,8 @@ def stated(file: str, data: str, name: str | None = None) -> dict[str, float]:
     """The numbers in a row of a published file; none where there is no such row."""
     with (files("mecam") / "published" / file).open(encoding="utf-8") as text:
         rows = [row for row in csv.DictReader(text) if row["dataset"] == data and row.get("name") == name]
-    return {key: float(cell) for row in rows for key, cell in row.items() if key not in ("name", "dataset") and cell}
+    words = ("name", "dataset", "source")
+    return {key: float(cell) for row in rows for key, cell in row.items() if key not in words and cell}
 
 
 def of_sagm(recipe: Recipe) -> dict[str, Any]:

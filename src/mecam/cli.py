@@ -75,7 +75,7 @@ def train(
     optimizer: Annotated[str | None, typer.Option(help="Where to take it: mecam list optimizers.")] = None,
     averaging: Annotated[str | None, typer.Option(help="Which weights to keep: mecam list averagings.")] = None,
     backbone: Annotated[str | None, typer.Option(help="The network: mecam list backbones.")] = None,
-    profile: Annotated[str | None, typer.Option(help="Settings to start from: mecam list profiles.")] = None,
+    profile: Annotated[str | None, typer.Option(help="Default settings: mecam list profiles.")] = None,
     weights: Annotated[Path | None, typer.Option(help="A checkpoint for the backbone.")] = None,
     pretrained: Annotated[
         bool | None,
@@ -123,7 +123,7 @@ def bench(
     optimizer: Annotated[str | None, typer.Option(help="Optimizers, separated by commas.")] = None,
     averaging: Annotated[str | None, typer.Option(help="Averagings, separated by commas.")] = None,
     backbone: Annotated[str | None, typer.Option(help="Backbones, separated by commas.")] = None,
-    profile: Annotated[str | None, typer.Option(help="Settings to start from: paper or domainbed.")] = None,
+    profile: Annotated[str | None, typer.Option(help="Default settings: mecam list profiles.")] = None,
     steps: Annotated[str | None, typer.Option(help="Training steps; several give runs of several lengths.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Trials, separated by commas; 0,1,2 if nothing is said.")] = None,
     set_: Annotated[

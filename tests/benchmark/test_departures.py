@@ -9,6 +9,8 @@ import pytest
 
 from mecam.benchmark.departures import of_run
 from mecam.benchmark.paper import published
+from mecam.benchmark.plan import expand
+from mecam.benchmark.plan import read as read_experiment
 from mecam.benchmark.render import render
 from mecam.benchmark.results import read
 from mecam.benchmark.tables import rows
@@ -142,3 +144,10 @@ print(table(Path({str(tmp_path)!r}), compare="paper")[0]); assert "torch" not in
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "backbone lite0, not resnet50" in said
     assert "rho" not in said, "MeCAM's defaults are the paper's on PACS"
+
+
+def test_the_paper_on_resnet50v1_differs_in_the_network_alone() -> None:
+    file = Path(__file__).parents[2] / "recipes" / "pacs_resnet50.toml"
+    runs = expand(read_experiment(file).blocks, {"PACS": ("photo",)})
+    assert {recipe.optimizer for recipe in runs} == {"adam", "sam", "sagm", "mecam"}
+    assert {tuple(of_run(recipe, "paper")) for recipe in runs} == {("backbone resnet50v1, not resnet50",)}

@@ -76,7 +76,7 @@ def recipes(
     on_error: OnError = "refuse",
     absent: bool = False,
 ) -> list[Recipe]:
-    """Expand the words into runs; with `absent`, also those on benchmarks that are not on this machine."""
+    """Expand the options into runs; with `absent`, also those on benchmarks that are not on this machine."""
     from mecam.benchmark import search
     from mecam.benchmark.bench import runs_of
     from mecam.training.build import check_parts
@@ -139,7 +139,7 @@ def name_left_out(recipes: Sequence[Recipe]) -> None:
 
 
 def forecast(recipes: Sequence[Recipe], out: Path, device: str = "auto", *, on_error: OnError = "refuse") -> list[str]:
-    """List what would run, and for how long, one run after another."""
+    """List the missing runs with their estimated time."""
     from mecam.benchmark import estimate
     from mecam.benchmark.bench import missing
 
