@@ -371,7 +371,7 @@ def cell_of(values: Sequence[float]) -> str:
 
 
 def paper_curvature() -> list[str]:
-    with (files("mecam.benchmark") / "published" / "curvature_pacs.csv").open(encoding="utf-8") as file:
+    with (files("mecam") / "published" / "curvature_pacs.csv").open(encoding="utf-8") as file:
         header, *body = csv.reader(file)
     return markdown(["", *(name.replace("_", " ") for name in header[1:])], body)
 

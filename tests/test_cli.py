@@ -279,6 +279,21 @@ def test_runs_that_cannot_be_gone_on_with(images: Path, run: Path, tmp_path: Pat
     assert "run.json is damaged: it holds a list" in refusal()
 
 
+def test_a_run_with_a_profile(images: Path, tmp_path: Path) -> None:
+    (data := tmp_path / "VLCS").symlink_to(images)
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('profile = "paper"\noptimizer = "mecam"\nsteps = 1\nbatch = 2\nbackbone = "resnet8"\n')
+    done = mecam("train", str(recipe), "--data", str(data), "--out", str(tmp_path / "file"), "--device", "cpu")
+    assert done.exit_code == 0, done.stderr
+    words = ["--optimizer", "mecam", "--backbone", "resnet8", "--steps", "1", "--set", "batch=2", "--profile", "paper"]
+    words += ["--data", str(data), "--out", str(tmp_path / "words"), "--device", "cpu"]
+    assert mecam("train", *words).exit_code == 0
+    [one], [other] = ((tmp_path / name).glob("*/run.json") for name in ("file", "words"))
+    assert one.parent.name == other.parent.name
+    found = json.loads(one.read_text())["recipe"]
+    assert (found["lr"], found["optimizer_settings"]["alpha"], found["evaluate_every"]) == (1e-6, 0.2, 100)
+
+
 def test_lists(images: Path) -> None:
     backbones = mecam("list", "backbones", "--verbose").stdout
     assert "77,392 parameters; 32 x 32 pixels; weights: it trains from scratch" in backbones

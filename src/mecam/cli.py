@@ -74,6 +74,7 @@ def train(
     optimizer: Annotated[str | None, typer.Option(help="Optimizer: mecam list optimizers.")] = None,
     averaging: Annotated[str | None, typer.Option(help="Weight averaging: mecam list averagings.")] = None,
     backbone: Annotated[str | None, typer.Option(help="Network: mecam list backbones.")] = None,
+    profile: Annotated[str | None, typer.Option(help="Default settings: mecam list profiles.")] = None,
     weights: Annotated[Path | None, typer.Option(help="Checkpoint to initialize the backbone from.")] = None,
     pretrained: Annotated[
         bool | None,
@@ -104,8 +105,8 @@ def train(
 
         given = {
             "data": data, "target": target, "method": method, "optimizer": optimizer, "averaging": averaging,
-            "backbone": backbone, "weights": None if weights is None else str(weights), "pretrained": pretrained,
-            "steps": steps, "seed": seed, "compile": compile, "deterministic": deterministic,
+            "backbone": backbone, "profile": profile, "weights": None if weights is None else str(weights),
+            "pretrained": pretrained, "steps": steps, "seed": seed, "compile": compile, "deterministic": deterministic,
         }  # fmt: skip
         code = command.run(
             command.recipe(recipe, given, set_ or []), out, device=device, tensorboard=tensorboard,
@@ -123,6 +124,7 @@ def bench(
     optimizer: Annotated[str | None, typer.Option(help="Comma-separated optimizers.")] = None,
     averaging: Annotated[str | None, typer.Option(help="Comma-separated averagings.")] = None,
     backbone: Annotated[str | None, typer.Option(help="Comma-separated backbones.")] = None,
+    profile: Annotated[str | None, typer.Option(help="Default settings: mecam list profiles.")] = None,
     steps: Annotated[str | None, typer.Option(help="Comma-separated numbers of training steps.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Comma-separated random seeds. Default: 0,1,2.")] = None,
     set_: Annotated[
@@ -156,19 +158,21 @@ def bench(
 
         given = {
             "data": data, "target": target, "method": method, "optimizer": optimizer, "averaging": averaging,
-            "backbone": backbone, "steps": steps, "seed": seeds,
+            "backbone": backbone, "profile": profile, "steps": steps, "seed": seeds,
         }  # fmt: skip
         on_error: OnError = "skip" if skip_unreadable else "refuse"
-        recipes = command.recipes(experiment, given, set_ or [], small=small, draws=draws, grid=grid, on_error=on_error)
+        recipes = command.recipes(
+            experiment, given, set_ or [], small=small, draws=draws, grid=grid, on_error=on_error, absent=dry_run
+        )
         chosen = command.make_engine(
             engine, workers=workers, device=device, address=address, cpus=cpus, gpus=gpus, shared=shared,
             on_error=on_error,
         )  # fmt: skip
-        if skip_unreadable:
-            command.name_left_out(recipes)
         if dry_run:
             print("\n".join(command.forecast(recipes, out, device, on_error=on_error)))
             return
+        if skip_unreadable:
+            command.name_left_out(recipes)
         code = command.run(recipes, out, chosen)
     raise typer.Exit(code)
 
@@ -193,7 +197,7 @@ def table(
     with spoken_errors():
         from mecam.benchmark import command
 
-        only = None if experiment is None else command.recipes(experiment, {}, small=small)
+        only = None if experiment is None else command.recipes(experiment, {}, small=small, absent=True)
         text, problems = command.table(
             out, form=format, spread=spread, select=select, baseline=baseline, compare=compare, only=only
         )
@@ -358,7 +362,9 @@ def export(
 def list_(
     kind: Annotated[
         str | None,
-        typer.Argument(help="methods, optimizers, averagings, virtual, backbones, data or recipe. Default: all."),
+        typer.Argument(
+            help="methods, optimizers, averagings, virtual, backbones, data, profiles or recipe. Default: all."
+        ),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Include hyperparameters, sizes and sources.")] = False,
 ) -> None:

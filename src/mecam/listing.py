@@ -7,9 +7,22 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from mecam import recipe
+from mecam import profiles, recipe
 from mecam.near import hint
 from mecam.optim.hyperparameters import Hyperparameter
+
+# in the list of profiles: those with values of their own, and which
+SHOWN: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "": ({}, ("lr", "weight_decay", "dropout", "steps", "evaluate_every", "batch")),
+    "mecam ": ({"optimizer": "mecam"}, ("lr", "rho", "alpha", "beta")),
+    "sagm ": ({"optimizer": "sagm"}, ("rho", "alpha")),
+    "sam ": ({"optimizer": "sam"}, ("rho",)),
+    "sgd ": ({"optimizer": "sgd"}, ("lr", "momentum")),
+    "swad ": ({"averaging": "swad"}, ("evaluate_every", "tolerance")),
+    "miro ": ({"method": "miro"}, ("lr", "weight_decay", "dropout", "ld")),
+    "mdsdi ": ({"method": "mdsdi"}, ("lr", "weight_decay", "dropout")),
+    "arm ": ({"method": "arm"}, ("batch",)),
+}
 
 
 def lines(kind: str | None = None, *, verbose: bool = False) -> list[str]:
@@ -21,6 +34,7 @@ def lines(kind: str | None = None, *, verbose: bool = False) -> list[str]:
         "virtual": _virtual,
         "backbones": _backbones,
         "data": _data,
+        "profiles": _profiles,
         "recipe": _recipe,
     }
     if kind is not None and kind not in listings:
@@ -51,7 +65,16 @@ def _optimizers(verbose: bool) -> Iterator[str]:
     for name, entry in OPTIMIZERS.items():
         yield f"  {name}: {entry.summary} Passes: {entry.passes}."
         if verbose:
-            yield from _hyperparameters(entry.hyperparameters, entry.defaults)
+            yield from _learning(name)
+            declared = {key: value for key, value in entry.hyperparameters.items() if key not in ("lr", "weight_decay")}
+            yield from _hyperparameters(declared, entry.defaults)
+
+
+def _learning(optimizer: str) -> Iterator[str]:
+    """Show the learning rate and weight decay of a run that does not set them."""
+    shapes, other = (recipe.make({"data": data, "optimizer": optimizer}) for data in (recipe.Recipe.data, "other"))
+    yield f"      lr = {shapes.lr:g} ({other.lr:g} for other data): learning rate"
+    yield f"      weight_decay = {shapes.weight_decay:g}: weight decay"
 
 
 def _averagings(verbose: bool) -> Iterator[str]:
@@ -101,9 +124,39 @@ def _data(verbose: bool) -> Iterator[str]:
     yield "  <folder>: your own, as root/<domain>/<class>/<image>"
 
 
+def _profiles(verbose: bool) -> Iterator[str]:  # noqa: ARG001
+    """Show the profiles' values side by side, a column per data set; DomainBed's differ on DomainNet alone."""
+    for name, meaning in profiles.PROFILES.items():
+        yield f"  {name}: {meaning}"
+    size = profiles.RESNET50["image_size"]
+    yield f"  both: backbone {profiles.V1} with its weights, frozen batch norm, images of {size} pixels"
+    sets = list(profiles.hyperparameters())
+    columns = {f"paper: {name}" if name == sets[0] else name: _profile("paper", name) for name in sets}
+    columns |= {"domainbed": _profile("domainbed", sets[0]), "on DomainNet": _profile("domainbed", "DomainNet")}
+    lines = [("", *columns)]
+    lines += [(entry, *(column[entry] for column in columns.values())) for entry in next(iter(columns.values()))]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for first, *cells in lines:
+        values = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+        yield f"  {first.ljust(widths[0])}  {'  '.join(values)}".rstrip()
+
+
+def _profile(profile: str, data: str) -> dict[str, str]:
+    """Collect what a profile gives on a data set: in general, and for those with values of their own."""
+    found = {}
+    for name, (parts, entries) in SHOWN.items():
+        made = recipe.make({"data": data, "profile": profile, **parts})
+        tables = {**made.optimizer_settings, **made.method_settings, **made.averaging_settings}
+        for entry in entries:
+            value = getattr(made, entry, tables.get(entry))
+            found[f"{name}{entry}"] = "default" if value is None else f"{value:g}"
+    return found
+
+
 def _recipe(verbose: bool) -> Iterator[str]:  # noqa: ARG001
     """The entries, with what they are if not given: for shapes, and for other data where that is something else."""
     shapes, other = recipe.make({}), recipe.make({"data": "other"})
+    yield f"  profile = not given ({' or '.join(profiles.PROFILES)}: see mecam list profiles)"
     for name, value in shapes.to_dict().items():
         elsewhere = other.to_dict()[name]
         differs = value != elsewhere and name != "data"

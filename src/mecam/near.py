@@ -1,4 +1,4 @@
-"""What to say of a name that is not known."""
+"""Compare names, and say what to do about one that is not known."""
 
 from __future__ import annotations
 
@@ -11,3 +11,8 @@ def hint(name: str, known: Iterable[str], *, otherwise: str = "known are") -> st
     names = {each.casefold(): each for each in known}
     near = [names[match] for match in get_close_matches(name.casefold(), names, n=3, cutoff=0.4)]
     return f"did you mean {' or '.join(near)}?" if near else f"{otherwise} {', '.join(names.values())}"
+
+
+def plain(name: str) -> str:
+    """Reduce a name to its lower-case letters and digits: "AND-mask" and "andmask" are the same."""
+    return "".join(letter for letter in name.casefold() if letter.isalnum())

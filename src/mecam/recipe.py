@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from mecam import profiles
 from mecam.image_sizes import IMAGE_SIZES
 from mecam.near import hint
 
@@ -29,8 +30,6 @@ Settings = dict[str, Any]
 # on images of the backbone's own size. Embedded images have 32 pixels; enlarging them adds nothing
 SHAPES: dict[str, Any] = {"backbone": "resnet8", "steps": 300, "evaluate_every": 50, "lr": 3e-3, "image_size": 32}
 PROTOCOL: dict[str, Any] = {"backbone": "lite0", "steps": 5000, "evaluate_every": 100, "lr": 5e-5, "image_size": None}
-# where the learning rate is not given: its ratio to Adam's, by the optimizer at the base
-LR_RATIOS = {"adam": 1.0, "adamw": 1.0, "adabelief": 1.0, "yogi": 3.0, "sgd": 20.0, "adahessian": 30.0}
 # on the embedded set networks start from scratch; with the published weights of these penalties, meant for pretrained
 # ones, nothing is learned there (300 steps: IRM stays below 30 % source validation, Fishr falls below 25 %)
 FROM_SCRATCH = {"irm": {"lam": 1.0}, "fishr": {"lam": 100.0}}
@@ -130,26 +129,40 @@ class Recipe:
 
 
 def make(values: Mapping[str, Any]) -> Recipe:
-    """A recipe from some of its values; what is left out follows from the data set."""
+    """Make a recipe from some of its values; the others follow from `profile`, if it is given, and from the data set.
+
+    The recipe holds the profile's values, and not its name: equal settings are the same run.
+    """
     known = {f.name for f in fields(Recipe)}
     for name in values:
-        if name not in known:
-            raise RecipeError(f"a recipe has no entry {name!r}; {hint(name, sorted(known))}")
+        if name not in known | {"profile"}:
+            raise RecipeError(f"a recipe has no entry {name!r}; {hint(name, sorted(known | {'profile'}))}")
+    profile = values.get("profile")
+    values = {name: value for name, value in values.items() if name != "profile"}
     for name, value in values.items():
         _check_type(name, value)
     values = {**values, "data": spelled(values.get("data", Recipe.data))}
     defaults = SHAPES if values["data"] == Recipe.data else PROTOCOL
     method = values.get("method", Recipe.method)
-    chosen = {**defaults, "batch": BATCHES.get(method, 32), **values}
-    if defaults is SHAPES and method in FROM_SCRATCH:
-        chosen["method_settings"] = {**FROM_SCRATCH[method], **values.get("method_settings", {})}
+    named: Settings = {} if profile is None else _from_profile(profile, values)
+    if profile is None and defaults is SHAPES and method in FROM_SCRATCH:
+        named["method_settings"] = FROM_SCRATCH[method]
+    chosen = {**defaults, "batch": BATCHES.get(method, 32), **named, **values}
+    chosen |= {key: {**named[key], **values.get(key, {})} for key, value in named.items() if isinstance(value, dict)}
     backbone = chosen["backbone"]
     if chosen["image_size"] is None:
         chosen["image_size"] = IMAGE_SIZES.get(backbone)
     if backbone.startswith(("timm/", "hf-hub:")) and chosen.get("weights") is None and chosen.get("pretrained") is None:
         chosen["pretrained"] = True  # the default, as a part of the run's name
     recipe = Recipe(**chosen)
-    return recipe if "lr" in values else replace(recipe, lr=defaults["lr"] * lr_ratio(recipe))
+    return recipe if "lr" in {**named, **values} else replace(recipe, lr=defaults["lr"] * lr_ratio(recipe))
+
+
+def _from_profile(profile: Any, values: Mapping[str, Any]) -> Settings:
+    try:
+        return profiles.defaults(profile, values)
+    except ValueError as error:
+        raise RecipeError(str(error)) from None
 
 
 def spelled(data: str) -> str:
@@ -177,7 +190,7 @@ def _place(path: str) -> str:
 
 def lr_ratio(recipe: Recipe) -> float:
     """The learning rate that suits the optimizer at the base, in units of Adam's."""
-    return LR_RATIOS.get(recipe.optimizer, LR_RATIOS.get(recipe.base, 1.0))
+    return profiles.LR_RATIOS.get(recipe.optimizer, profiles.LR_RATIOS.get(recipe.base, 1.0))
 
 
 def read(path: Path) -> dict[str, Any]:

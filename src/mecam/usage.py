@@ -28,7 +28,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "mecam bench --optimizer adam,sam,mecam --seeds 0 --out results",
         "mecam bench --data root --optimizer adam,mecam --averaging none,swad --out results",
         "mecam bench --target sketch --optimizer adam,mecam --set optimizer_settings.rho=[0.05,0.1] --out sweep",
-        "mecam bench recipes/table3.toml --small --dry-run",
+        "mecam bench recipes/table3.toml --data PACS --dry-run",
+        "mecam bench --data root --optimizer adam,mecam --profile domainbed --out results",
         "mecam bench --data root --optimizer mecam --engine ray --address auto --gpus 1 --out results",
     ),
     "table": (
@@ -51,7 +52,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "rerun": ("mecam rerun model", "mecam rerun results/RUN --out again"),
     "verify": ("mecam verify results",),
     "export": ("mecam export model --out exported", "mecam export model --format safetensors"),
-    "list": ("mecam list", "mecam list optimizers --verbose", "mecam list recipe"),
+    "list": ("mecam list", "mecam list optimizers --verbose", "mecam list profiles", "mecam list recipe"),
     "doctor": ("mecam doctor",),
     "data list": ("mecam data list",),
     "data check": (

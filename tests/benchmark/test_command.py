@@ -193,9 +193,62 @@ def test_a_plan_in_a_folder_with_damaged_runs(tmp_path: Path) -> None:
     assert said.stdout.splitlines()[-1] == "1 runs to do, 1 done; 5:00 in sequence"
 
 
+RECIPES = Path(__file__).parents[2] / "recipes"
+
+
+def test_a_plan_needs_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MECAM_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    planned = mecam("bench", RECIPES / "table3.toml", "--data", "PACS", "--dry-run", "--out", tmp_path).stdout
+    *runs, reason, count = planned.splitlines()
+    assert len({run.partition("seed")[0] for run in runs}) == 4 * 13
+    assert reason.startswith("time on PACS cannot be estimated: PACS is not part of mecam: get it (Li et al.")
+    assert "$MECAM_DATA" in reason
+    assert count == "156 runs to do, 0 done; time cannot be estimated"
+    refused = mecam("bench", RECIPES / "table3.toml", "--data", "PACS", "--out", tmp_path)
+    assert refused.exit_code == 2
+    assert "PACS is not part of mecam" in refused.stderr
+    assert "no domain 'arts'" in mecam("bench", "--data", "PACS", "--target", "arts", "--dry-run").stderr
+    assert "there is no folder x/PACS" in mecam("bench", "--data", "x/PACS", "--dry-run").stderr
+
+
+def test_a_plan_on_data_of_which_some_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MECAM_DATA", raising=False)
+    words = ["bench", "--data", "shapes,VLCS", "--seeds", "0", *TINY, "--set", "backbone=resnet8", "--out", tmp_path]
+    *_, reason, count = mecam(*words, "--dry-run").stdout.splitlines()
+    assert reason.startswith("time on VLCS cannot be estimated")
+    assert count.startswith("8 runs to do, 0 done; ")
+    assert count.endswith(" in sequence, for 4 of them")
+
+
+def test_a_table_of_an_experiment_needs_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MECAM_DATA", raising=False)
+    write_run(tmp_path, 0.5, data="PACS", target="photo", optimizer="sam", profile="paper")
+    write_run(tmp_path, 0.5, data="PACS", target="photo", optimizer="sam")
+    rows = json.loads(mecam("table", tmp_path, "--experiment", RECIPES / "table3.toml", "--format", "json").stdout)
+    assert [(row["target"], row["runs"]) for row in rows] == [("photo", 1), ("average", 1)]
+
+
+def test_a_profile_on_the_command_line_and_in_python(tmp_path: Path) -> None:
+    data = make_folder(tmp_path / "PACS", each=4)
+    cheap = {"steps": 1, "batch": 2, "evaluate_every": 1, "backbone": "resnet8"}
+    words = ["bench", "--data", data, "--target", "art", "--seeds", "0", "--profile", "paper", "--optimizer", "sagm"]
+    words += [word for name, value in cheap.items() for word in ("--set", f"{name}={value}")]
+    words += ["--out", tmp_path / "out", "--workers", "1", "--device", "cpu"]
+    assert mecam(*words).exit_code == 0
+    recipe = json.loads(next((tmp_path / "out").glob("*/run.json")).read_text())["recipe"]
+    assert (recipe["lr"], recipe["weight_decay"], recipe["dropout"]) == (3e-5, 1e-4, 0.5)
+    assert recipe["optimizer_settings"] == {"rho": 0.05, "alpha": 1e-3}
+    named: dict[str, Any] = {"data": str(data), "target": "art", "seeds": 0, "optimizer": "sagm", "profile": "paper"}
+    again = bench(**named, set=[f"{name}={value}" for name, value in cheap.items()], out=tmp_path / "out")
+    assert (again.runs, again.before) == (1, 1)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["bench", "--profile", "paper"], "the paper has no settings for shapes"),
+        (["bench", "--profile", "domainbad"], "did you mean domainbed"),
         (["bench", "--seeds", "0,0"], "names a value twice"),
         (["bench", "--seeds", "0,x"], "--seeds 0,x is not a list of whole numbers"),
         (["bench", "--optimizer", "adm"], "did you mean adam"),

@@ -159,7 +159,9 @@ def test_an_experiment_from_a_file(tmp_path: Path) -> None:
     [
         ("runs = 3 =", "not a TOML"),
         ("a = 1", "unknown entry 'a'"),
-        ("", "no ..runs"),
+        ("", "needs either ..runs.. or runs_from"),
+        ("runs_from = 'x.toml'\n[[runs]]\nseed = 0", "needs either ..runs.. or runs_from"),
+        ("runs_from = 'x.toml'", "there is no experiment .*x.toml"),
         ("runs = 3", "runs must be ..runs.. tables"),
         ("runs = [3]", "runs must be ..runs.. tables"),
         ("common = 3\n[[runs]]\nseed = 0", "common must be a table .common."),
@@ -188,3 +190,29 @@ def test_given_entries_replace_those_of_every_block_and_settings_merge() -> None
         {"optimizer": "sam", "optimizer_settings": {"rho": [0.2], "eps": 1}, "seed": [0, 1]},
         {"seed": [0, 1], "optimizer_settings": {}},  # of Adam, which has no rho
     ]
+
+
+def test_an_experiment_takes_the_runs_of_another(tmp_path: Path) -> None:
+    (tmp_path / "whole.toml").write_text(
+        '[common]\ndata = ["PACS", "VLCS"]\n[[runs]]\noptimizer = "sam"\n[[runs]]\nseed = 1\n'
+        "[small]\nsteps = 5\nseed = 0\n"
+    )
+    part = tmp_path / "part.toml"
+    part.write_text('title = "P"\nruns_from = "whole.toml"\n[common]\ndata = "PACS"\n[small]\nseed = 7\n')
+    found = read(part)
+    assert found.title == "P"
+    assert found.blocks == ({"data": "PACS", "optimizer": "sam"}, {"data": "PACS", "seed": 1})
+    assert found.small == {"steps": 5, "seed": 7}
+
+
+def test_a_profile_follows_the_data_of_each_run() -> None:
+    domains = {"PACS": ("photo",), "DomainNet": ("real",)}
+    blocks = [{"data": ["PACS", "DomainNet"], "target": "all", "profile": ["paper", "domainbed"], "optimizer": "sagm"}]
+    found = {(r.data, r.lr, r.steps) for r in expand(blocks, domains)}
+    assert found == {
+        ("PACS", 3e-5, 5000),
+        ("PACS", 5e-5, 5000),
+        ("DomainNet", 3e-5, 15000),
+        ("DomainNet", 5e-5, 15000),
+    }
+    assert shrink(Experiment("x", tuple(blocks))).blocks == ({"optimizer": "sagm", "target": "all"},)

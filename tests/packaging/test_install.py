@@ -53,7 +53,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     kept = [p.relative_to(ROOT / "src").as_posix() for p in (ROOT / "src").rglob("*") if p.is_file()]
     wanted = {name for name in kept if "__pycache__" not in name}
     assert {name for name in names if ".dist-info/" not in name} == wanted
-    assert {"mecam/py.typed", "mecam/report/page.html", "mecam/benchmark/published/accuracy.csv"} <= names
+    assert {"mecam/py.typed", "mecam/report/page.html", "mecam/published/accuracy.csv"} <= names
 
 
 def test_the_sdist_holds_what_a_clone_does(built: Path) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 from mecam.benchmark.jobs import Engine, Event, Watch
 from mecam.benchmark.local import LocalEngine
 from mecam.benchmark.plan import data_sets, expand
-from mecam.data.domains import source_domains
-from mecam.data.open import open_data
+from mecam.data import known
+from mecam.data.domains import DataError, HasDomains, domain_index
+from mecam.data.open import locate, open_data
 from mecam.data.pack import OnError
 from mecam.recipe import Recipe
 from mecam.runs import RunFolder
@@ -29,13 +30,30 @@ class Outcome:
     warnings: dict[str, str] = field(default_factory=dict)  # run id: resumed under which other circumstances
 
 
-def runs_of(blocks: Sequence[Mapping[str, Any]], *, on_error: OnError = "refuse") -> list[Recipe]:
-    """The runs of these blocks. Opens their data sets, which packs them on first use: before any run needs them."""
-    sets = {name: open_data(name, on_error=on_error) for name in data_sets(blocks)}
+def runs_of(blocks: Sequence[Mapping[str, Any]], *, on_error: OnError = "refuse", absent: bool = False) -> list[Recipe]:
+    """Expand the blocks into runs. Open their data sets, which packs them on first use: before any run needs them.
+
+    With `absent`, a benchmark of the paper need not be there: its domains are known.
+    """
+    sets: dict[str, HasDomains] = {}
+    for name in data_sets(blocks):
+        sets[name] = known.find(name) if absent and is_absent(name) else open_data(name, on_error=on_error)
     recipes = expand(blocks, {name: data.domains for name, data in sets.items()})
     for data, target in {(recipe.data, recipe.target) for recipe in recipes}:
-        source_domains(sets[data], target)  # refuses a domain that is not there
+        if target is not None:
+            domain_index(sets[data], target)  # refuses a domain that is not there
     return recipes
+
+
+def is_absent(data: str) -> bool:
+    """Whether this is the name of a benchmark that is not on this machine."""
+    if not known.is_known(data):
+        return False
+    try:
+        locate(data)
+    except DataError:
+        return True
+    return False
 
 
 def missing(recipes: Sequence[Recipe], out: Path) -> list[Recipe]:

@@ -33,6 +33,7 @@ def bench(
     optimizer: Words = None,
     averaging: Words = None,
     backbone: Words = None,
+    profile: Words = None,
     steps: Words = None,
     seeds: Words = None,
     set: Sequence[str] = (),
@@ -54,7 +55,7 @@ def bench(
 
     given = {
         "data": data, "target": target, "method": method, "optimizer": optimizer, "averaging": averaging,
-        "backbone": backbone, "steps": steps, "seed": seeds,
+        "backbone": backbone, "profile": profile, "steps": steps, "seed": seeds,
     }  # fmt: skip
     file = None if experiment is None else Path(experiment)
     on_error: OnError = "skip" if skip_unreadable else "refuse"
@@ -73,8 +74,9 @@ def recipes(
     draws: int = 1,
     grid: str = "none",
     on_error: OnError = "refuse",
+    absent: bool = False,
 ) -> list[Recipe]:
-    """The runs that the options describe."""
+    """Expand the options into runs; with `absent`, also those on benchmarks that are not on this machine."""
     from mecam.benchmark import search
     from mecam.benchmark.bench import runs_of
     from mecam.training.build import check_parts
@@ -92,7 +94,7 @@ def recipes(
     values = {name: _listed(name, words) for name, words in given.items() if words is not None}
     for assignment in assignments:
         one_run.assign(values, assignment)
-    found = runs_of(plan.override(blocks, values), on_error=on_error)
+    found = runs_of(plan.override(blocks, values), on_error=on_error, absent=absent)
     ordered = GRIDS[grid]
     if ordered is not None:
         other = next((recipe.optimizer for recipe in found if recipe.optimizer != "mecam"), None)
@@ -137,15 +139,23 @@ def name_left_out(recipes: Sequence[Recipe]) -> None:
 
 
 def forecast(recipes: Sequence[Recipe], out: Path, device: str = "auto", *, on_error: OnError = "refuse") -> list[str]:
-    """The runs that are missing, with their estimated time."""
+    """List the missing runs with their estimated time."""
     from mecam.benchmark import estimate
     from mecam.benchmark.bench import missing
 
     rest = missing(recipes, out)
-    taken = estimate.seconds(rest, out, device, on_error=on_error)
-    lines = [f"{recipe.run_id}  {view.clock(taken[recipe.run_id])}" for recipe in rest]
-    total = view.clock(sum(taken.values()))
-    return [*lines, f"{len(rest)} runs to do, {len(recipes) - len(rest)} done; {total} in sequence"]
+    taken: dict[str, float] = {}
+    reasons = []
+    for data in dict.fromkeys(recipe.data for recipe in rest):
+        try:
+            among = [recipe for recipe in rest if recipe.data == data]
+            taken |= estimate.seconds(among, out, device, on_error=on_error)
+        except (ValueError, ImportError, OSError) as error:  # no data, or no weights, on this machine
+            reasons.append(f"time on {data} cannot be estimated: {error}")
+    lines = [f"{recipe.run_id}  {view.clock(taken[r]) if (r := recipe.run_id) in taken else '–'}" for recipe in rest]
+    clock = f"{view.clock(sum(taken.values()))} in sequence" if taken or not rest else "time cannot be estimated"
+    among_all = f", for {len(taken)} of them" if reasons and taken else ""
+    return [*lines, *reasons, f"{len(rest)} runs to do, {len(recipes) - len(rest)} done; {clock}{among_all}"]
 
 
 def run(recipes: Sequence[Recipe], out: Path, engine: Engine) -> int:

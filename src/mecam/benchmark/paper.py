@@ -1,9 +1,9 @@
 """The 1,143 published accuracies, to set beside one's own.
 
-They are those of the tables in *Meta Curvature-Aware Minimization for Domain Generalization* (ResNet-50, ImageNet
-weights, 5,000 steps, 3 seeds): published/accuracy.csv. `source` tells the authors' own figures from those they took
-over. Their "ERM" and "Adam" rows are one algorithm from two sources, and eight averages differ between the main and the
-supplementary tables: all are kept, each under its table's label.
+They are those of the tables in *Meta Curvature-Aware Minimization for Domain Generalization*: published/accuracy.csv.
+`source` tells the authors' own figures from those they took over. Their "ERM" and "Adam" rows are one algorithm from
+two sources, and eight averages differ between the main and the supplementary tables: all are kept, each under its
+table's label. The settings behind a cell are those of a profile; mecam.benchmark.departures compares with them.
 """
 
 from __future__ import annotations
@@ -15,15 +15,10 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
+from mecam import profiles
 from mecam.benchmark.tables import AVERAGE, Key
-from mecam.recipe import Recipe
+from mecam.near import plain
 
-SETTING = {
-    "batch": 32, "image_size": 224, "holdout": 0.2, "selection": "validation",
-    "lr_schedule": "constant", "warmup": 0, "rho_schedule": "constant", "rho_warmup": 0,
-}  # fmt: skip
-V1 = "timm/resnet50.tv_in1k"  # ResNet-50 with the weights they start from
-STEPS = {"DomainNet": 15000}  # elsewhere 5000
 ALL = "Average"  # of the data sets, in the tables that have them side by side
 TARGETS = {  # as in the tables: as in the folders
     "PACS": {"Art": "art_painting", "Cartoon": "cartoon", "Photo": "photo", "Sketch": "sketch"},
@@ -49,11 +44,17 @@ class Published:
     source: str
     label: str  # of the table in the paper
 
+    @property
+    def profile(self) -> str:
+        """The profile behind the number: Table 2's rows are DomainBed's, unless their authors had other settings."""
+        searched = {"mecam", *(name for name, _ in profiles.rivals())}
+        return "domainbed" if self.table == "methods" and plain(self.algorithm) not in searched else "paper"
+
 
 @cache
 def published() -> tuple[Published, ...]:
     """All of them."""
-    with (files("mecam.benchmark") / "published" / "accuracy.csv").open(encoding="utf-8") as file:
+    with (files("mecam") / "published" / "accuracy.csv").open(encoding="utf-8") as file:
         return tuple(
             Published(
                 line["table"],
@@ -71,7 +72,7 @@ def published() -> tuple[Published, ...]:
 
 def beside(key: Key, target: str, data: str | None = None) -> list[Published]:
     """The published cells of this row's algorithm on a target; `data` is the row's, or another, or ALL."""
-    place = _plain(data or key.data), target
+    place = plain(Path(data or key.data).name), target
     names = _names(key.method, key.optimizer, key.averaging)
     return [cell for name in names for cell in _by_place().get((*place, name), ())]
 
@@ -79,7 +80,7 @@ def beside(key: Key, target: str, data: str | None = None) -> list[Published]:
 @cache
 def curvatures() -> dict[str, dict[float, float]]:
     """The paper's Table 5: C by algorithm and rho. ResNet-50 on PACS; the split is not stated."""
-    with (files("mecam.benchmark") / "published" / "curvature_pacs.csv").open(encoding="utf-8") as file:
+    with (files("mecam") / "published" / "curvature_pacs.csv").open(encoding="utf-8") as file:
         return {
             line.pop("algorithm"): {float(name.removeprefix("rho_")): float(value) for name, value in line.items()}
             for line in csv.DictReader(file)
@@ -89,27 +90,7 @@ def curvatures() -> dict[str, dict[float, float]]:
 def curvature_beside(key: Key) -> dict[str, dict[float, float]]:
     """The rows of Table 5 for this row's algorithm."""
     names = _names(key.method, key.optimizer, key.averaging)
-    return {name: values for name, values in curvatures().items() if _plain(name) in names}
-
-
-def departures(recipe: Recipe) -> list[str]:
-    """In what a run's setting differs from the published ones'."""
-    expected = SETTING | {"steps": next((n for name, n in STEPS.items() if _same(name, recipe.data)), 5000)}
-    found = [
-        f"{name} {getattr(recipe, name)}, not {value}"
-        for name, value in expected.items()
-        if getattr(recipe, name) != value and not (name == "image_size" and _own_size(recipe))
-    ]
-    if recipe.backbone not in ("resnet50", V1):
-        found.append(f"backbone {recipe.backbone}, not resnet50")
-    if recipe.weights is None and not (recipe.backbone == V1 and recipe.pretrained is not False):
-        found.append("no ImageNet-1k V1 weights given")
-    return found
-
-
-def _own_size(recipe: Recipe) -> bool:
-    """Whether this is V1 at its own size, which is 224."""
-    return recipe.backbone == V1 and recipe.image_size is None
+    return {name: values for name, values in curvatures().items() if plain(name) in names}
 
 
 @cache
@@ -117,7 +98,7 @@ def _by_place() -> dict[tuple[str, str, str], list[Published]]:
     """The cells by data set, target and algorithm, in plain letters."""
     found: dict[tuple[str, str, str], list[Published]] = {}
     for cell in published():
-        found.setdefault((_plain(cell.data), cell.target, _plain(cell.algorithm)), []).append(cell)
+        found.setdefault((plain(cell.data), cell.target, plain(cell.algorithm)), []).append(cell)
     return found
 
 
@@ -126,17 +107,9 @@ def _names(method: str, optimizer: str, averaging: str) -> list[str]:
     optimizers: Sequence[str] = SAME.get(optimizer, (optimizer,))
     if method == "erm":
         heads = [*optimizers]
-    elif optimizer == "adam":
+    elif optimizer == "adam" or (method, optimizer) == ("fish", "sgd"):
         heads = [method, f"Adam{method}"]
     else:
         heads = [f"{name}{method}" for name in optimizers]
     tail = "" if averaging == "none" else averaging
-    return [_plain(f"{head}{tail}") for head in heads]
-
-
-def _same(published: str, data: str) -> bool:
-    return _plain(published) == _plain(Path(data).name)
-
-
-def _plain(name: str) -> str:
-    return "".join(letter for letter in name.casefold() if letter.isalnum())
+    return [plain(f"{head}{tail}") for head in heads]

@@ -5,7 +5,8 @@ An experiment is a table of recipe entries in which a list stands for all of its
     {"data": "shapes", "target": "all", "optimizer": ["adam", "mecam"], "seed": [0, 1, 2]}
 
 is 4 targets x 2 optimizers x 3 seeds. `optimizer_settings.rho = [0.05, 0.1]` sweeps a hyperparameter of the optimizers
-that have it: mecam then runs at both values, adam once.
+that have it: mecam then runs at both values, adam once. With `profile = "paper"` the entries that are not given follow
+from the data set: `mecam list profiles`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ class Experiment:
 
 
 def read(path: Path) -> Experiment:
-    """An experiment from a TOML file: title, about, [common], [[runs]], [small]."""
+    """Read an experiment from a TOML file: title, about, [common], [[runs]], [small].
+
+    `runs_from = "table2.toml"`, in place of [[runs]], takes those of another experiment; [common] and [small] then
+    override the other's.
+    """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -44,17 +49,20 @@ def read(path: Path) -> Experiment:
         raise RecipeError(f"{path} is a folder and not an experiment; images are given with --data {path}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path} is not a TOML file: {error}") from error
-    unknown = set(values) - {"title", "about", "common", "runs", "small"}
-    if unknown or not values.get("runs"):
-        what = f"has an unknown entry {sorted(unknown)[0]!r}" if unknown else "has no [[runs]]"
+    unknown = set(values) - {"title", "about", "common", "runs", "runs_from", "small"}
+    if unknown or ("runs" in values) == ("runs_from" in values):
+        what = f"has an unknown entry {sorted(unknown)[0]!r}" if unknown else "needs either [[runs]] or runs_from"
         raise RecipeError(f"{path} {what}; an experiment has title, about, [common], [[runs]] and [small]")
-    tables = {"common": [values.get("common", {})], "runs": values["runs"], "small": [values.get("small", {})]}
+    other = read(path.parent / str(values["runs_from"])) if "runs_from" in values else Experiment("", ())
+    runs = values.get("runs", [{}])
+    tables = {"common": [values.get("common", {})], "runs": runs, "small": [values.get("small", {})]}
     for name, among in tables.items():
         if not isinstance(among, list) or not all(isinstance(table, dict) for table in among):
             expected = "[[runs]] tables" if name == "runs" else f"a table [{name}]"
             raise RecipeError(f"{path}: {name} must be {expected}")
-    blocks = tuple({**values.get("common", {}), **block} for block in values["runs"])
-    return Experiment(values.get("title", path.stem), blocks, values.get("about", ""), values.get("small", {}))
+    common, small = values.get("common", {}), {**other.small, **values.get("small", {})}
+    blocks = tuple({**block, **common} for block in other.blocks) or tuple({**common, **block} for block in runs)
+    return Experiment(values.get("title", path.stem), blocks, values.get("about", ""), small)
 
 
 def shrink(experiment: Experiment) -> Experiment:

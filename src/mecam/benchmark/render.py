@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mecam.benchmark import paper
+from mecam.benchmark import departures, paper
 from mecam.benchmark.tables import AVERAGE, Cell, Difference, Key, Row, Spread, difference, rank_averages
 
 CAPTIONS = {
@@ -19,7 +19,8 @@ CAPTIONS = {
     "interval": "95 % confidence interval over trials (Student's t)",
 }
 BEST = "*: the best of our rows in its column, to one decimal."
-OTHER = "†"  # beside a row of ours whose setting is not the published one
+OTHER = "†"  # beside a row whose setting is not the one it is compared with
+Differences = Mapping[Key, Mapping[str, list[str]]]  # by row and profile: see mecam.benchmark.departures
 
 
 def render(
@@ -43,18 +44,17 @@ def render(
     if compare not in (None, "paper"):
         raise ValueError(f"there is nothing called {compare!r} to compare with; paper is")
     against = _baselines(table, baseline)
+    differing = {row.key: departures.of_row(row) for row in table} if compare else None
     if form == "json":
-        return json.dumps(_records(table, against, compare), indent=2)
+        return json.dumps(_records(table, against, differing), indent=2)
     if form == "csv":
-        return _csv(_records(table, against, compare))
+        return _csv(_records(table, against, differing))
     sets = dict.fromkeys(row.key.data for row in table)
-    grids = [_grid([row for row in table if row.key.data == data], baseline, against, compare) for data in sets]
+    grids = [_grid([row for row in table if row.key.data == data], baseline, against, differing) for data in sets]
     if len(grids) > 1:
-        grids.append(_across(table, compare))
+        grids.append(_across(table, differing))
     lines = [f"Accuracy on the unseen domain, percent: mean ± {CAPTIONS[spread]}.", *notes]
-    differing = dict.fromkeys(words for row in table for words in _departures(row)) if compare else {}
-    if differing:
-        lines.append(f"{OTHER}: differs from the published setting: {'; '.join(differing)}.")
+    lines += [] if differing is None else _legend(table, differing)
     return _TEXTS[form](grids, " ".join(lines))
 
 
@@ -91,7 +91,7 @@ def _baselines(table: Sequence[Row], label: str | None) -> dict[str, Row]:
     return found
 
 
-def _grid(rows: Sequence[Row], baseline: str | None, against: Mapping[str, Row], compare: str | None) -> Grid:
+def _grid(rows: Sequence[Row], baseline: str | None, against: Mapping[str, Row], differing: Differences | None) -> Grid:
     targets, ranks = list(rows[0].cells), rank_averages(rows)
     header = ["", *targets, "rank", "runs"]
     if baseline is not None:
@@ -102,18 +102,19 @@ def _grid(rows: Sequence[Row], baseline: str | None, against: Mapping[str, Row],
         places.append(len(body))
         rank = f"{ranks[row.key]:.1f}" if row.key in ranks else "–"
         cells = [cell_words(row.cells[target]) for target in targets]
-        line = [_label(row, compare), *cells, rank, str(row.cells[AVERAGE].runs)]
+        line = [_marked(row.key.label, [row], differing), *cells, rank, str(row.cells[AVERAGE].runs)]
         if baseline is not None:
             line.append(difference_words(_difference(row, against)))
         body.append(line)
-        if compare:
-            body += _published(row.key, [(row.key.data, target) for target in targets], len(header))
+        if differing is not None:
+            columns = [(row.key.data, target) for target in targets]
+            body += _published(row.key, columns, len(header), _elsewhere([row], differing))
     means = [[row.cells[target].mean for row in rows] for target in targets]
     best = {(places[number], column) for column, among in enumerate(means, start=1) for number in _best(among)}
     return Grid(rows[0].key.data, header, body, best)
 
 
-def _across(table: Sequence[Row], compare: str | None) -> Grid:
+def _across(table: Sequence[Row], differing: Differences | None) -> Grid:
     """The averages of all data sets side by side."""
     sets = list(dict.fromkeys(row.key.data for row in table))
     groups: dict[str, dict[str, Row]] = {}
@@ -127,25 +128,31 @@ def _across(table: Sequence[Row], compare: str | None) -> Grid:
         means = [cell.mean for cell in cells]
         total = statistics.fmean(mean for mean in means if mean is not None) if None not in means else None
         averages.append([*means, total])
-        mark = f" {OTHER}" if compare and any(map(_departures, found.values())) else ""
-        body.append([label + mark, *map(cell_words, cells), cell_words(Cell(total, None, 0, 0))])
-        if compare:
-            key = next(iter(found.values())).key
-            lines = _published(key, [(data, AVERAGE) for data in (*sets, paper.ALL)], len(sets) + 2)
+        rows = list(found.values())
+        body.append([_marked(label, rows, differing), *map(cell_words, cells), cell_words(Cell(total, None, 0, 0))])
+        if differing is not None:
+            columns = [(data, AVERAGE) for data in (*sets, paper.ALL)]
+            lines = _published(rows[0].key, columns, len(sets) + 2, _elsewhere(rows, differing))
             body += [line for line in lines if sum(map(bool, line[1:])) > 1]  # of tables with several data sets
-    columns = enumerate(zip(*averages, strict=True), start=1)
-    best = {(places[number], column) for column, among in columns for number in _best(among)}
+    by_column = enumerate(zip(*averages, strict=True), start=1)
+    best = {(places[number], column) for column, among in by_column for number in _best(among)}
     return Grid("all data sets", ["", *sets, AVERAGE], body, best)
 
 
-def _published(key: Key, columns: Sequence[tuple[str, str]], width: int) -> list[list[str]]:
-    """The published rows of this algorithm, one a table and source; a column is a data set and a target."""
+def _published(
+    key: Key, columns: Sequence[tuple[str, str]], width: int, elsewhere: Mapping[str, object]
+) -> list[list[str]]:
+    """List the published rows of this algorithm, one a table and source; a column is a data set and a target.
+
+    Those of the profiles in `elsewhere` are marked.
+    """
     cells = [paper.beside(key, target, data) for data, target in columns]
     lines = []
     for origin in dict.fromkeys(_origin(cell) for found in cells for cell in found):
         matches = [next((cell for cell in found if _origin(cell) == origin), None) for found in cells]
         words = ["" if cell is None else cell_words(Cell(cell.mean, cell.spread, 0, 0)) for cell in matches]
-        lines.append([f"  paper: {origin}", *words, *[""] * (width - len(words) - 1)])
+        mark = f" {OTHER}" if any(cell is not None and cell.profile in elsewhere for cell in matches) else ""
+        lines.append([f"  paper: {origin}{mark}", *words, *[""] * (width - len(words) - 1)])
     return lines
 
 
@@ -162,23 +169,34 @@ def _best(means: Sequence[float | None]) -> list[int]:
     return [place for place, mean in enumerate(rounded) if mean is not None and mean == top]
 
 
-def _label(row: Row, compare: str | None) -> str:
-    return f"{row.key.label} {OTHER}" if compare and _departures(row) else row.key.label
+def _marked(label: str, rows: Sequence[Row], differing: Differences | None) -> str:
+    """Mark the label of rows of ours that have the settings of no published row beside them."""
+    marked = differing is not None and any(departures.fewest(differing[row.key]) for row in rows)
+    return f"{label} {OTHER}" if marked else label
 
 
-def _departures(row: Row) -> list[str]:
-    return list(dict.fromkeys(words for result in row.results for words in paper.departures(result.recipe)))
+def _elsewhere(rows: Sequence[Row], differing: Differences) -> dict[str, list[str]]:
+    """Find the profiles that rows differ from although they have the settings of another published row."""
+    alike = [differing[row.key] for row in rows if not departures.fewest(differing[row.key])]
+    return {profile: words for found in alike for profile, words in found.items() if words}
+
+
+def _legend(table: Sequence[Row], differing: Differences) -> list[str]:
+    ours = departures.legend((row, departures.fewest(differing[row.key])) for row in table)
+    others = ((row, words) for row in table for words in _elsewhere([row], differing).values())
+    theirs = departures.legend(others)
+    found = [f"{OTHER}: differs from the published setting: {ours}."] if ours else []
+    return [*found, f"{OTHER} at a published row: our runs have other settings than it: {theirs}."] if theirs else found
 
 
 def _difference(row: Row, against: Mapping[str, Row]) -> Difference | None:
     return difference(row, against[row.key.data]) if row.key.data in against else None
 
 
-def _records(table: Sequence[Row], against: Mapping[str, Row], compare: str | None) -> list[dict[str, Any]]:
+def _records(table: Sequence[Row], against: Mapping[str, Row], differing: Differences | None) -> list[dict[str, Any]]:
     """The cells as plain records; what a row has as a whole is with its average."""
     ranks, found = rank_averages(table), []
     for row in table:
-        differs = _departures(row) if compare else []
         for target, cell in row.cells.items():
             whole = target == AVERAGE
             record = {
@@ -194,10 +212,16 @@ def _records(table: Sequence[Row], against: Mapping[str, Row], compare: str | No
             if against:
                 difference = _difference(row, against) if whole else None
                 record["difference"] = None if difference is None else vars(difference)
-            if compare:
-                record["differs"] = differs
+            if differing is not None:
+                differs = differing[row.key]
+                record["differs"] = departures.fewest(differs)
                 record["published"] = [
-                    {"mean": other.mean, "spread": other.spread, "from": _origin(other)}
+                    {
+                        "mean": other.mean,
+                        "spread": other.spread,
+                        "from": _origin(other),
+                        "differs": differs[other.profile],
+                    }
                     for other in paper.beside(row.key, target)
                 ]
             found.append(record)
@@ -216,7 +240,8 @@ def _csv(records: Sequence[dict[str, Any]]) -> str:
             line |= {"differs": "; ".join(record["differs"]), "from": "ours"}
         lines.append(line)
         place = {name: line[name] for name in ("data", "target", "method", "optimizer", "averaging")}
-        lines += [{**place, **other} for other in record.get("published", ())]
+        published = record.get("published", ())
+        lines += [{**place, **other, "differs": "; ".join(other["differs"])} for other in published]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
     writer.writeheader()

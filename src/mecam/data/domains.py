@@ -24,6 +24,16 @@ class UnreadableError(DataError):
         return str(self).splitlines()
 
 
+class HasDomains(Protocol):
+    """A data set, opened or only known by name."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def domains(self) -> tuple[str, ...]: ...
+
+
 @runtime_checkable
 class DomainSet(Protocol):
     """Images of the same classes from several domains; a domain and an image are known by their index."""
@@ -61,7 +71,7 @@ class DomainSet(Protocol):
         """uint8 (n, 3, height, width) on the CPU."""
 
 
-def domain_index(data: DomainSet, name: str) -> int:
+def domain_index(data: HasDomains, name: str) -> int:
     """The index of the domain of this name; an unknown name is an error with near matches."""
     if name in data.domains:
         return data.domains.index(name)

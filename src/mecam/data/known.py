@@ -8,6 +8,7 @@ from difflib import get_close_matches
 
 from mecam.data.domains import DataError
 from mecam.data.folder import Scan
+from mecam.near import plain
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,9 @@ class Known:
 
     def domain(self, folder: str) -> str | None:
         """The domain that a folder of this name holds; upper case, spaces, - and _ make no difference."""
-        names = {_plain(name): name for name in self.domains}
-        names.update({_plain(other): name for other, name in self.aliases.items()})
-        return names.get(_plain(folder))
+        names = {plain(name): name for name in self.domains}
+        names.update({plain(other): name for other, name in self.aliases.items()})
+        return names.get(plain(folder))
 
 
 @dataclass(frozen=True)
@@ -136,15 +137,15 @@ KNOWN: Mapping[str, Known] = {known.name: known for known in (PACS, VLCS, OFFICE
 
 def is_known(name: str) -> bool:
     """Whether there is a benchmark of this name, in any case."""
-    return _plain(name) in map(_plain, KNOWN)
+    return plain(name) in map(plain, KNOWN)
 
 
 def find(name: str) -> Known:
     """The benchmark of this name, in any case; an unknown name is an error with near matches."""
-    names = {_plain(known): known for known in KNOWN}
-    if _plain(name) in names:
-        return KNOWN[names[_plain(name)]]
-    near = [names[match] for match in get_close_matches(_plain(name), names, n=3, cutoff=0.4)]
+    names = {plain(known): known for known in KNOWN}
+    if plain(name) in names:
+        return KNOWN[names[plain(name)]]
+    near = [names[match] for match in get_close_matches(plain(name), names, n=3, cutoff=0.4)]
     hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(KNOWN)}"
     raise DataError(f"there is no benchmark {name!r}; {hint}")
 
@@ -196,7 +197,3 @@ def _counts(scan: Scan, known: Known, holds: Mapping[str, str]) -> tuple[Count, 
         for domain, expected in zip(known.domains, known.counts, strict=True)
         if domain in found and found[domain] != expected
     )
-
-
-def _plain(name: str) -> str:
-    return "".join(letter for letter in name.casefold() if letter.isalnum())

@@ -15,6 +15,7 @@ from mecam.data.folder import Scan, scan
 from mecam.data.known import KNOWN, Known
 from mecam.data.pack import OnError, Report, listing_digest, pack, pack_set
 from mecam.data.store import Store, is_store
+from mecam.near import plain
 
 SHAPES = "shapes"
 CACHE, ROOT = "MECAM_CACHE", "MECAM_DATA"
@@ -111,14 +112,14 @@ def _benchmark(benchmark: Known, base: Path | None) -> Path:
     if not base.is_dir():
         raise DataError(f"{base}, where {benchmark.name} is looked for, is not a folder; set ${ROOT} to one that is")
     for folder in sorted(base.iterdir()):
-        if folder.is_dir() and _plain(folder.name) == _plain(benchmark.name):
+        if folder.is_dir() and plain(folder.name) == plain(benchmark.name):
             return folder
     raise DataError(f"there is no folder {benchmark.name} in {base}; {where}, or give its path")
 
 
 def _unknown(name: str) -> DataError:
-    names = {_plain(known): known for known in (SHAPES, *KNOWN)}
-    near = [names[match] for match in get_close_matches(_plain(name), names, n=3, cutoff=0.5)]
+    names = {plain(known): known for known in (SHAPES, *KNOWN)}
+    near = [names[match] for match in get_close_matches(plain(name), names, n=3, cutoff=0.5)]
     hint = f"did you mean {' or '.join(near)}? Otherwise give" if near else "give"
     return DataError(
         f"there is no data set and no folder {name!r}; {hint} a folder of images, a store, or {_offered()}"
@@ -127,7 +128,3 @@ def _unknown(name: str) -> DataError:
 
 def _offered() -> str:
     return ", ".join((SHAPES, *KNOWN))
-
-
-def _plain(name: str) -> str:
-    return "".join(letter for letter in name.casefold() if letter.isalnum())
