@@ -74,7 +74,7 @@ class DANN(Method):
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
         z = network.features(batch.images)
-        classified = F.cross_entropy(network.head(network.dropout(z)), batch.labels)
+        classified = F.cross_entropy(network.head(z), batch.labels)
         return classified - self.lam * self.told_apart(self.discriminator.frozen, z, batch), state
 
     def after(self, network: Network, batch: Batch, draw: Any, state: Any) -> Any:  # noqa: ARG002

@@ -52,7 +52,7 @@ class Fishr(Annealed):
         return self.zeros
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        z = network.dropout(network.features(batch.images))
+        z = network.features(batch.images)
         logits = network.head(z)
         running = self.ema * state + (1 - self.ema) * _variances(z, logits, batch)
         loss = F.cross_entropy(logits, batch.labels)

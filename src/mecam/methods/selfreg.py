@@ -37,7 +37,7 @@ class SelfReg(Method):
         o₂, f₂: logits o and projected features P(z) in a random order within each class; o₃ = λ o₂ + (1−λ) o₃', f₃
         alike, with o₃', f₃' in another such order;   min(CE, 1) is constant in the gradient
 
-    P trains with the network: the public code leaves it as it was initialised. z is before dropout.
+    P trains with the network: the public code leaves it as it was initialised.
     """
 
     name: ClassVar[str] = "selfreg"
@@ -59,7 +59,7 @@ class SelfReg(Method):
     ) -> tuple[Tensor, Any]:
         lam, second, third = draw
         z = network.network.features(batch.images)
-        logits = network.network.head(network.network.dropout(z))
+        logits = network.network.head(z)
         loss = F.cross_entropy(logits, batch.labels)
 
         def distance(own: Tensor, other: Tensor) -> Tensor:
