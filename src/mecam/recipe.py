@@ -34,7 +34,10 @@ LR_RATIOS = {"adam": 1.0, "adamw": 1.0, "adabelief": 1.0, "yogi": 3.0, "sgd": 20
 # on the embedded set networks start from scratch; with the published weights of these penalties, meant for pretrained
 # ones, nothing is learned there (300 steps: IRM stays below 30 % source validation, Fishr falls below 25 %)
 FROM_SCRATCH = {"irm": {"lam": 1.0}, "fishr": {"lam": 100.0}}
-BATCHES = {"arm": 8}  # images a domain, where a method's authors take others than 32
+BATCHES = {"arm": 8}  # images per domain, where a method's authors take others than 32
+OPTIMIZERS = {"fish": "sgd"}  # where a method is defined with another one than Adam
+FISH_OUTER = {"momentum": 0.0, "weight_decay": 0.0}  # weight_decay is the inner Adam's
+META_LR = 0.5  # Fish's lr
 
 
 class RecipeError(ValueError):
@@ -140,7 +143,11 @@ def make(values: Mapping[str, Any]) -> Recipe:
     values = {**values, "data": spelled(values.get("data", Recipe.data))}
     defaults = SHAPES if values["data"] == Recipe.data else PROTOCOL
     method = values.get("method", Recipe.method)
-    chosen = {**defaults, "batch": BATCHES.get(method, 32), **values}
+    of_method = {"batch": BATCHES.get(method, 32), "optimizer": OPTIMIZERS.get(method, Recipe.optimizer)}
+    chosen = {**defaults, **of_method, **values}
+    if method == "fish" and chosen["optimizer"] == "sgd":
+        values = {**values, **_fish(values, defaults["lr"])}
+        chosen |= values
     if defaults is SHAPES and method in FROM_SCRATCH:
         chosen["method_settings"] = {**FROM_SCRATCH[method], **values.get("method_settings", {})}
     backbone = chosen["backbone"]
@@ -150,6 +157,24 @@ def make(values: Mapping[str, Any]) -> Recipe:
         chosen["pretrained"] = True  # the default, as a part of the run's name
     recipe = Recipe(**chosen)
     return recipe if "lr" in values else replace(recipe, lr=defaults["lr"] * lr_ratio(recipe))
+
+
+def is_variant(recipe: Recipe) -> bool:
+    """Whether the optimizer makes the method another one: Fish is defined with plain SGD as its outer step."""
+    if recipe.method != "fish":
+        return False
+    outer = {"weight_decay": recipe.weight_decay, **recipe.optimizer_settings}
+    plain = all(outer.get(name) == value for name, value in FISH_OUTER.items())
+    return recipe.optimizer != "sgd" or not plain or "inner_lr" not in recipe.method_settings
+
+
+def _fish(values: Mapping[str, Any], adam_lr: float) -> dict[str, Any]:
+    """The entries that make a recipe of fish under SGD the published Fish, where it does not give them."""
+    settings = {"inner_lr": adam_lr, **values.get("method_settings", {})}
+    lr = values.get("lr", settings.get("meta_lr", META_LR))
+    _check_type("lr", lr)
+    outer = {**FISH_OUTER, **values.get("optimizer_settings", {})}
+    return {"lr": lr, "method_settings": settings, "optimizer_settings": outer}
 
 
 def spelled(data: str) -> str:

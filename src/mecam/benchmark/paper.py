@@ -16,7 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from mecam.benchmark.tables import AVERAGE, Key
-from mecam.recipe import Recipe
+from mecam.recipe import OPTIMIZERS, Recipe
 
 SETTING = {
     "batch": 32, "image_size": 224, "holdout": 0.2, "selection": "validation",
@@ -71,6 +71,8 @@ def published() -> tuple[Published, ...]:
 
 def beside(key: Key, target: str, data: str | None = None) -> list[Published]:
     """The published cells of this row's algorithm on a target; `data` is the row's, or another, or ALL."""
+    if key.method_variant:
+        return []
     place = _plain(data or key.data), target
     names = _names(key.method, key.optimizer, key.averaging)
     return [cell for name in names for cell in _by_place().get((*place, name), ())]
@@ -110,7 +112,7 @@ def _names(method: str, optimizer: str, averaging: str) -> list[str]:
     optimizers: Sequence[str] = SAME.get(optimizer, (optimizer,))
     if method == "erm":
         heads = [*optimizers]
-    elif optimizer == "adam":
+    elif optimizer == OPTIMIZERS.get(method, "adam"):
         heads = [method, f"Adam{method}"]
     else:
         heads = [f"{name}{method}" for name in optimizers]

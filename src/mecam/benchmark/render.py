@@ -187,7 +187,7 @@ def _records(table: Sequence[Row], against: Mapping[str, Row], compare: str | No
                 "method": row.key.method,
                 "optimizer": row.key.optimizer,
                 "averaging": row.key.averaging,
-                "variant": row.key.variant or row.chosen,
+                "variant": _variant(row),
                 **vars(cell),
                 "rank": ranks.get(row.key) if whole else None,
             }
@@ -202,6 +202,12 @@ def _records(table: Sequence[Row], against: Mapping[str, Row], compare: str | No
                 ]
             found.append(record)
     return found
+
+
+def _variant(row: Row) -> str:
+    """The settings of a row, and first that its method is a variant of the one of that name."""
+    parts = [f"{row.key.method} variant"] if row.key.method_variant else []
+    return ", ".join([*parts, *filter(None, [row.key.variant or row.chosen])])
 
 
 def _csv(records: Sequence[dict[str, Any]]) -> str:

@@ -20,11 +20,13 @@ class Projected(nn.Module):
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.network = network
-        width = network.num_features
+        features = network.num_features
+        width = features if features == 2048 else 2 * features  # as its authors' for ResNet-50 and for smaller ones
         layers: list[nn.Module] = []
-        for _ in range(2):
-            layers += [nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU()]
-        self.projector = nn.Sequential(*layers, nn.Linear(width, width), nn.BatchNorm1d(width)).to(network.head.weight)
+        for inputs in (features, width):
+            layers += [nn.Linear(inputs, width), nn.BatchNorm1d(width), nn.ReLU()]
+        layers += [nn.Linear(width, features), nn.BatchNorm1d(features)]
+        self.projector = nn.Sequential(*layers).to(network.head.weight)
 
     def forward(self, images: Tensor) -> Tensor:
         return cast("Tensor", self.network(images))
