@@ -36,7 +36,7 @@ class DANN(Method):
         "width": Hyperparameter("of the discriminator", low=1, integer=True, search=LogUniform(6, 10, base=2)),
         "depth": Hyperparameter("layers of the discriminator", low=1, integer=True, search=Choice((3, 4, 5))),
         "dropout": Hyperparameter("in the discriminator", high=1, open_high=True, search=Choice((0, 0.1, 0.5))),
-        "lr_d": Hyperparameter("learning rate of the discriminator; None: lr", search=LogUniform(-5, -3.5)),
+        "lr_d": Hyperparameter("learning rate of the discriminator; not given: lr", search=LogUniform(-5, -3.5)),
         "weight_decay_d": Hyperparameter("weight decay of the discriminator", search=LogUniform(-6, -2)),
     }
 

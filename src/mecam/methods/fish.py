@@ -18,7 +18,7 @@ META_LR = 0.5
 
 
 class Fish(Method):
-    """Towards where one inner Adam step on each domain in turn leads, from θ to θ̃:
+    """θ ← θ + lr (θ̃ − θ), θ̃ after an inner Adam step per domain; by plain SGD, under other optimizers a variant
 
     θ̃ = θ − inner_lr Σ_d u_d,   G = θ − θ̃
 
@@ -34,9 +34,9 @@ class Fish(Method):
     name: ClassVar[str] = "fish"
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
         "meta_lr": Hyperparameter(
-            "share of the way to θ̃ that plain SGD goes; None: lr", open_low=True, search=Choice((0.05, 0.1, 0.5))
+            "share of the way to θ̃ that plain SGD goes; not given: lr", open_low=True, search=Choice((0.05, 0.1, 0.5))
         ),
-        "inner_lr": Hyperparameter("learning rate of the inner Adam; None: as lr's"),
+        "inner_lr": Hyperparameter("learning rate of the inner Adam; a recipe under SGD has the default of Adam"),
     }
     surgery: ClassVar[bool] = True
     compares: ClassVar[bool] = True

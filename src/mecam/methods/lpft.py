@@ -26,9 +26,9 @@ class LPFT(ERM):
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
         "linear_steps": Hyperparameter("steps of the head alone (of 5,000, in a shorter run)"),
         "linear_lr": Hyperparameter(
-            "learning rate of these steps; None: lr", open_low=True, search=LogUniform(-5, -3.5)
+            "learning rate of these steps; not given: lr", open_low=True, search=LogUniform(-5, -3.5)
         ),
-        "linear_rate": Hyperparameter("the same as a factor on lr, where linear_lr is None", open_low=True),
+        "linear_rate": Hyperparameter("the same as a factor on lr, where linear_lr is not given", open_low=True),
     }
 
     def __init__(self, *, linear_steps: float = 500, linear_lr: float | None = None, linear_rate: float = 1.0) -> None:
