@@ -36,7 +36,6 @@ LR_RATIOS = {"adam": 1.0, "adamw": 1.0, "adabelief": 1.0, "yogi": 3.0, "sgd": 20
 FROM_SCRATCH = {"irm": {"lam": 1.0}, "fishr": {"lam": 100.0}}
 BATCHES = {"arm": 8}  # images per domain, where a method's authors take others than 32
 OPTIMIZERS = {"fish": "sgd"}  # where a method is defined with another one than Adam
-FISH_OUTER = {"momentum": 0.0, "weight_decay": 0.0}  # weight_decay is the inner Adam's
 META_LR = 0.5  # Fish's lr
 
 
@@ -146,7 +145,7 @@ def make(values: Mapping[str, Any]) -> Recipe:
     of_method = {"batch": BATCHES.get(method, 32), "optimizer": OPTIMIZERS.get(method, Recipe.optimizer)}
     chosen = {**defaults, **of_method, **values}
     if method == "fish" and chosen["optimizer"] == "sgd":
-        values = {**values, **_fish(values, defaults["lr"])}
+        values = _fish(values, defaults["lr"])
         chosen |= values
     if defaults is SHAPES and method in FROM_SCRATCH:
         chosen["method_settings"] = {**FROM_SCRATCH[method], **values.get("method_settings", {})}
@@ -163,18 +162,19 @@ def is_variant(recipe: Recipe) -> bool:
     """Whether the optimizer makes the method another one: Fish is defined with plain SGD as its outer step."""
     if recipe.method != "fish":
         return False
-    outer = {"weight_decay": recipe.weight_decay, **recipe.optimizer_settings}
-    plain = all(outer.get(name) == value for name, value in FISH_OUTER.items())
+    outer = {"momentum": None, "weight_decay": recipe.weight_decay, **recipe.optimizer_settings}
+    plain = outer["momentum"] == outer["weight_decay"] == 0
     return recipe.optimizer != "sgd" or not plain or "inner_lr" not in recipe.method_settings
 
 
 def _fish(values: Mapping[str, Any], adam_lr: float) -> dict[str, Any]:
-    """The entries that make a recipe of fish under SGD the published Fish, where it does not give them."""
+    """The values of a recipe of fish under SGD, with what makes it the published Fish unless they say otherwise."""
     settings = {"inner_lr": adam_lr, **values.get("method_settings", {})}
     lr = values.get("lr", settings.get("meta_lr", META_LR))
     _check_type("lr", lr)
-    outer = {**FISH_OUTER, **values.get("optimizer_settings", {})}
-    return {"lr": lr, "method_settings": settings, "optimizer_settings": outer}
+    outer = {"momentum": 0.0, "weight_decay": 0.0} if values.get("weight_decay") else {"momentum": 0.0}
+    outer |= values.get("optimizer_settings", {})  # weight_decay itself is the inner Adam's
+    return {**values, "lr": lr, "method_settings": settings, "optimizer_settings": outer}
 
 
 def spelled(data: str) -> str:
