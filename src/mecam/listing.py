@@ -46,7 +46,8 @@ def lines(kind: str | None = None, *, verbose: bool = False) -> list[str]:
 def _hyperparameters(declared: Mapping[str, Hyperparameter], defaults: Mapping[str, Any]) -> Iterator[str]:
     for name, hyperparameter in declared.items():
         search = f"; search {hyperparameter.search}" if hyperparameter.search else ""
-        yield f"      {name} = {defaults.get(name)}: {hyperparameter.meaning}; {hyperparameter.allowed}{search}"
+        default = "not given" if defaults.get(name) is None else defaults[name]
+        yield f"      {name} = {default}: {hyperparameter.meaning}; {hyperparameter.allowed}{search}"
 
 
 def _methods(verbose: bool) -> Iterator[str]:

@@ -39,8 +39,6 @@ OPTIMIZER_SETTINGS: dict[str, dict[str, float]] = {
 }
 MECAM = ("mecam", "thinmecam", "innermecam")  # share rho, alpha and beta
 SGD_LR = 1e-3
-# Fish moves the weights by SGD without momentum: its learning rate is Fish's meta_lr
-FISH: dict[str, Any] = {"optimizer": "sgd", "lr": 0.5, "weight_decay": 0.0, "optimizer_settings": {"momentum": 0.0}}
 
 
 def defaults(profile: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,10 +51,7 @@ def defaults(profile: str, values: Mapping[str, Any]) -> dict[str, Any]:
     backbone = dict(RESNET50) if values.get("backbone") in (None, V1) else {}
     if values.get("weights") is not None:
         backbone.pop("pretrained", None)
-    found = {**backbone, **(_paper(values) if profile == "paper" else _domainbed(values))}
-    if values.get("method") == "fish" and values.get("optimizer") in (None, "sgd"):
-        found |= FISH
-    return found
+    return {**backbone, **(_paper(values) if profile == "paper" else _domainbed(values))}
 
 
 def data_set(data: str) -> str | None:

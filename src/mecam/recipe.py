@@ -33,7 +33,10 @@ PROTOCOL: dict[str, Any] = {"backbone": "lite0", "steps": 5000, "evaluate_every"
 # on the embedded set networks start from scratch; with the published weights of these penalties, meant for pretrained
 # ones, nothing is learned there (300 steps: IRM stays below 30 % source validation, Fishr falls below 25 %)
 FROM_SCRATCH = {"irm": {"lam": 1.0}, "fishr": {"lam": 100.0}}
-BATCHES = {"arm": 8}  # images a domain, where a method's authors take others than 32
+BATCHES = {"arm": 8}  # images per domain, where a method's authors take others than 32
+OPTIMIZERS = {"fish": "sgd"}  # where a method is defined with another one than Adam
+META_LR = 0.5  # Fish's lr
+FISH_OUTER = {"momentum": 0.0, "weight_decay": 0.0}  # its outer step
 
 
 class RecipeError(ValueError):
@@ -144,6 +147,10 @@ def make(values: Mapping[str, Any]) -> Recipe:
     values = {**values, "data": spelled(values.get("data", Recipe.data))}
     defaults = SHAPES if values["data"] == Recipe.data else PROTOCOL
     method = values.get("method", Recipe.method)
+    if method in OPTIMIZERS:
+        values.setdefault("optimizer", OPTIMIZERS[method])
+    if method == "fish" and values["optimizer"] == "sgd":
+        values |= _fish(values, (defaults if profile is None else PROTOCOL)["lr"])
     named: Settings = {} if profile is None else _from_profile(profile, values)
     if profile is None and defaults is SHAPES and method in FROM_SCRATCH:
         named["method_settings"] = FROM_SCRATCH[method]
@@ -163,6 +170,24 @@ def _from_profile(profile: Any, values: Mapping[str, Any]) -> Settings:
         return profiles.defaults(profile, values)
     except ValueError as error:
         raise RecipeError(str(error)) from None
+
+
+def is_variant(recipe: Recipe) -> bool:
+    """Return whether the optimizer changes the method: Fish is defined with plain SGD as its outer step."""
+    if recipe.method != "fish":
+        return False
+    outer = {"weight_decay": recipe.weight_decay, **recipe.optimizer_settings}
+    plain = all(outer.get(name) == value for name, value in FISH_OUTER.items())
+    return recipe.optimizer != "sgd" or not plain or "inner_lr" not in recipe.method_settings
+
+
+def _fish(values: Mapping[str, Any], adam_lr: float) -> dict[str, Any]:
+    """Return the entries that make fish under SGD the published Fish, unless they are given."""
+    settings = {"inner_lr": adam_lr, **values.get("method_settings", {})}
+    lr = values.get("lr", settings.get("meta_lr", META_LR))
+    _check_type("lr", lr)
+    outer = {**FISH_OUTER, **values.get("optimizer_settings", {})}  # a recipe's weight_decay is the inner Adam's
+    return {"lr": lr, "method_settings": settings, "optimizer_settings": outer}
 
 
 def spelled(data: str) -> str:

@@ -1,9 +1,11 @@
 """SWAD against the rule written out over the whole history, and by hand."""
 
 import math
+import random
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from mecam.averaging import SWAD
+from mecam.averaging.swad import Judge
 from mecam.runs import checkpoint
 from tests.averaging.nets import OneWeight, batch_norm_network, train_step
 
@@ -52,9 +55,7 @@ def follow(swad: SWAD, losses: list[float], segments: list[list[float]]) -> tupl
     for index, (loss, weights) in enumerate(zip(losses, segments, strict=True)):
         for weight in weights:
             swad.update(model.set(weight))
-        candidate = swad.candidate(model)
-        assert candidate is not None
-        assert candidate["w"].item() == pytest.approx(math.fsum(weights) / len(weights), abs=1e-12)
+        assert swad.candidate(model) is None
         if swad.evaluated(index * EVERY, loss, model):
             break
         assert len(swad.segments) <= max(swad.n_tolerance, swad.n_converge)
@@ -173,13 +174,74 @@ def test_weights_gone_astray_end_the_valley(broken: float) -> None:
     assert (stopped, weight, kept) == (None, 5.0, [3, 4, 5])
 
 
-def test_the_models_own_loss_on_request() -> None:
-    swad, model = SWAD(segment_loss=False), OneWeight()
-    for step in range(3):
-        swad.update(model.set(step))
-        assert swad.candidate(model) is None
-        swad.evaluated(step, 1.0, model)
-    assert swad.final()["w"] == 1  # type: ignore[index]
+def loss_at(weight: float) -> float:
+    """A validation loss with several valleys."""
+    return 0.2 + (weight - 1) ** 2 / 4 + 0.15 * math.sin(9 * weight) ** 2
+
+
+def train_along(swad: SWAD, segments: list[list[float]]) -> tuple[int | None, float, list[int]]:
+    """Train along these weights, with the loss of whatever weights `candidate` asks for."""
+    model = OneWeight()
+    for index, weights in enumerate(segments):
+        for weight in weights:
+            swad.update(model.set(weight))
+        candidate = swad.candidate(model)
+        if swad.evaluated(index * EVERY, loss_at(weights[-1] if candidate is None else candidate["w"].item()), model):
+            break
+    else:
+        index = -1
+    final = swad.final()
+    assert final is not None
+    return (None if index < 0 else index), final["w"].item(), [step // EVERY for step in swad.kept()]
+
+
+def random_walk(generator: random.Random) -> list[list[float]]:
+    """Weights of some segments of several steps each, from far away into and out of a valley."""
+    weight, drift, found = generator.uniform(-3, 4), generator.uniform(0.02, 0.3), []
+    for _ in range(generator.randint(1, 40)):
+        segment = []
+        for _ in range(generator.randint(1, 6)):
+            weight += drift * (1 - weight) / 2 + generator.gauss(0, drift)
+            segment.append(weight)
+        found.append(segment)
+    return found
+
+
+@pytest.mark.parametrize("judge", ["current", "segment"])
+def test_random_histories_are_judged_by_the_current_model_or_by_segment_means(judge: Judge) -> None:
+    """200 histories against the rule on the losses of the models at the evaluations, or of the segments' means."""
+    generator, stopped_early, differ = random.Random(7), 0, 0
+    for _ in range(200):
+        segments = random_walk(generator)
+        n_converge, n_tolerance = generator.randint(1, 4), generator.randint(1, 7)
+        tolerance = generator.choice([0.1, 0.2, 0.3])
+        means = [math.fsum(weights) / len(weights) for weights in segments]
+        current, averaged = [loss_at(weights[-1]) for weights in segments], [loss_at(mean) for mean in means]
+        settings: dict[str, Any] = {"n_converge": n_converge, "n_tolerance": n_tolerance, "tolerance": tolerance}
+        expected = by_the_book(current if judge == "current" else averaged, **settings)
+        given = {} if judge == "current" else {"judge": judge}  # the current model by default
+        stopped, weight, kept = train_along(SWAD(**settings, **given), segments)
+        assert (stopped, kept) == (expected.stopped, expected.kept)
+        assert weight == pytest.approx(math.fsum(means[i] for i in kept) / len(kept), rel=1e-12)
+        stopped_early += stopped is not None
+        differ += by_the_book(current, **settings) != by_the_book(averaged, **settings)
+    assert stopped_early > 20
+    assert differ > 50  # the two are different rules on most histories
+
+
+@pytest.mark.parametrize(("older", "judge"), [(True, "segment"), (False, "current"), (None, "current")])
+def test_stored_recipes_name_the_judge_by_segment_loss(older: bool | None, judge: str) -> None:
+    swad, model = SWAD(segment_loss=older), OneWeight()
+    assert swad.judge == judge
+    swad.update(model.set(1))
+    swad.update(model.set(2))
+    candidate = swad.candidate(model)
+    assert (None if candidate is None else candidate["w"].item()) == (1.5 if judge == "segment" else None)
+
+
+def test_an_unknown_judge_is_refused() -> None:
+    with pytest.raises(ValueError, match="SWAD: judge='mean' is not allowed; it must be one of current, segment"):
+        SWAD(judge="mean")  # type: ignore[arg-type]
 
 
 def losses_of_a_run(steps: int) -> list[float]:

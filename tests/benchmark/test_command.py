@@ -14,6 +14,8 @@ from mecam import bench
 from mecam.benchmark.command import recipes
 from mecam.cli import app
 from mecam.data.domains import UnreadableError
+from mecam.methods import METHODS
+from mecam.recipe import is_variant
 from tests.benchmark.folders import write_run
 from tests.data.folders import make_folder
 
@@ -83,6 +85,18 @@ def test_unreadable_images_are_refused_or_left_out_as_asked(tmp_path: Path) -> N
         bench(**settings, set=TINY[3::2], out=tmp_path / "out")
     again = bench(**settings, set=TINY[3::2], out=tmp_path / "out", workers=1, device="cpu", skip_unreadable=True)
     assert (len(again.done), again.failed) == (1, {})
+
+
+def test_all_methods_under_one_optimizer_or_their_own() -> None:
+    """Fish brings the optimizer it is defined with, unless another one is asked for."""
+    words: dict[str, Any] = {"method": "all", "target": "art", "seed": 0}
+    under_adam = {r.method: r for r in recipes(None, {**words, "optimizer": "adam"})}
+    assert {(r.method, r.optimizer) for r in under_adam.values()} == {(name, "adam") for name in METHODS}
+    assert [name for name, recipe in under_adam.items() if is_variant(recipe)] == ["fish"]
+    own = {r.method: r for r in recipes(None, words)}
+    assert {name: r.optimizer for name, r in own.items() if r.optimizer != "adam"} == {"fish": "sgd"}
+    assert (own["fish"].lr, own["fish"].method_settings) == (0.5, {"inner_lr": 3e-3})
+    assert not any(map(is_variant, own.values()))
 
 
 def test_a_failed_run_is_named_with_its_log_and_the_exit_code_says_so(tmp_path: Path) -> None:

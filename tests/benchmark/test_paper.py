@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,9 +31,12 @@ def test_all_cells() -> None:
         ({"method": "fish", "optimizer": "sgd"}, {"Fish"}),
         ({"method": "coral", "optimizer": "mecam"}, {"MeCAM + CORAL"}),
         ({"optimizer": "adamw", "averaging": "swad"}, {"AdamW + SWAD"}),
+        ({"method": "fish"}, {"Fish"}),
+        ({"method": "fish", "optimizer": "adam"}, set()),  # another method
+        ({"method": "fish", "optimizer": "sgd", "optimizer_settings": {"momentum": 0.9}}, set()),
     ],
 )
-def test_rows_find_their_algorithms(values: dict[str, str], algorithms: set[str], tmp_path: Path) -> None:
+def test_rows_find_their_algorithms(values: dict[str, Any], algorithms: set[str], tmp_path: Path) -> None:
     write_run(tmp_path, 0.8, data="/x/PACS", target="photo", **values)
     row = rows(read(tmp_path)[0])[0]
     assert {cell.algorithm for cell in beside(row.key, AVERAGE)} == algorithms

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mecam.benchmark import command
 from mecam.benchmark.render import FORMS, render
 from mecam.benchmark.results import read
 from mecam.benchmark.tables import AVERAGE, difference, rank_averages, rows
@@ -86,6 +87,30 @@ def test_variants_have_rows_of_their_own_or_are_selected_by_validation(tmp_path:
     assert json.loads(render(shared, "json"))[0]["variant"] == "rho=0.1"
     by_trial = rows(results, select="target")[0]
     assert by_trial.values == {("art", 0): pytest.approx(40), ("art", 1): pytest.approx(80)}
+
+
+def test_a_row_called_fish_is_fish(tmp_path: Path) -> None:
+    for accuracy, values in ((0.5, {}), (0.6, {"optimizer": "adam"}), (0.7, {"optimizer": "mecam"})):
+        write_run(tmp_path, accuracy, method="fish", **values)
+    write_run(tmp_path, 0.8, method="fish", optimizer="sgd", optimizer_settings={"momentum": 0.9})
+    named = {row.key.label: row.cells["art"].mean for row in rows(read(tmp_path)[0])}
+    assert named == {
+        "fish variant + adam": pytest.approx(60),
+        "fish variant + mecam": pytest.approx(70),
+        "fish + sgd (momentum=0.0)": pytest.approx(50),
+        "fish variant + sgd (momentum=0.9)": pytest.approx(80),
+    }
+    selected = {row.key.label for row in rows(read(tmp_path)[0], select="shared")}
+    assert selected == {"fish variant + adam", "fish variant + mecam", "fish + sgd", "fish variant + sgd"}
+    records = json.loads(render(rows(read(tmp_path)[0]), "json"))
+    assert {(r["method"], r["optimizer"], r["variant"]) for r in records} == {
+        ("fish", "adam", "fish variant"),
+        ("fish", "mecam", "fish variant"),
+        ("fish", "sgd", "momentum=0.0"),
+        ("fish", "sgd", "fish variant, momentum=0.9"),
+    }
+    text, _ = command.table(tmp_path)
+    assert "fish variant: Fish itself takes its outer step by SGD without momentum and weight decay." in text
 
 
 def test_rows_stand_in_the_order_of_their_settings(tmp_path: Path) -> None:

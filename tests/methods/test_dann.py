@@ -1,6 +1,7 @@
 import copy
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -95,6 +96,23 @@ def test_both_adams_have_the_same_betas(network: Network, setting: Setting) -> N
     assert method.optimizer_settings == {"betas": (0.25, 0.9)}
     group = method.discriminator.optimizer.param_groups[0]
     assert (group["betas"], group["lr"]) == ((0.25, 0.9), 0.01)
+
+
+def test_the_discriminator_has_a_rate_and_a_decay_of_its_own(
+    network: Network, make_batch: Callable[..., Batch], setting: Setting
+) -> None:
+    """Two of its steps against torch's Adam."""
+    method = DANN(width=5, lr_d=0.02, weight_decay_d=0.3)
+    method.build(network, replace(setting, weight_decay=0.7))
+    twin = copy.deepcopy(method.discriminator.module)
+    adam = torch.optim.Adam(twin.parameters(), lr=0.02, weight_decay=0.3, betas=(0.5, 0.9))
+    for step in (1, 3):
+        batch = make_batch(seed=step, step=step)
+        method.after(network, batch, None, None)
+        adam.zero_grad()
+        F.cross_entropy(twin(network.featurizer(batch.images).detach()), batch.domain_labels()).backward()  # type: ignore[no-untyped-call]
+        adam.step()
+    close(dict(method.discriminator.module.named_parameters()), dict(twin.named_parameters()))
 
 
 def test_width_depth_and_dropout_shape_the_discriminator(network: Network, setting: Setting) -> None:

@@ -9,9 +9,90 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from mecam.methods import create
 from mecam.methods.base import Batch, Setting
 from mecam.methods.fish import Fish
 from mecam.models.network import Network
+from mecam.recipe import Recipe, is_variant, lr_ratio, make
+from mecam.training.build import build_optimizer
+
+
+def published(network: Network, batch: Batch, kept: Any, *, lr: float, weight_decay: float, meta_lr: float) -> Any:
+    """A step of Fish on the network: a clone takes an Adam step per domain, the weights move towards it."""
+    clone = deepcopy(network)
+    adam = torch.optim.Adam(clone.parameters(), lr=lr, weight_decay=weight_decay)
+    if kept is not None:
+        adam.load_state_dict(kept)
+    for images, labels in batch.by_domain():
+        adam.zero_grad()
+        F.cross_entropy(clone(images), labels).backward()  # type: ignore[no-untyped-call]
+        adam.step()
+    with torch.no_grad():
+        for start, end in zip(network.parameters(), clone.parameters(), strict=True):
+            start.lerp_(end, meta_lr)
+    return deepcopy(adam.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("values", "meta_lr"),
+    [
+        ({}, 0.5),
+        ({"optimizer": "sgd"}, 0.5),
+        ({"optimizer": "sgd", "lr": 0.5, "weight_decay": 0}, 0.5),
+        ({"lr": 0.1, "weight_decay": 0.2}, 0.1),
+        ({"method_settings": {"meta_lr": 0.05}}, 0.05),
+        ({"lr": 0.5, "method_settings": {"meta_lr": 0.05}}, 0.05),
+    ],
+)
+def test_a_recipe_of_fish_is_fish(
+    values: dict[str, Any], meta_lr: float, make_network: Callable[..., Network], make_batch: Callable[..., Batch]
+) -> None:
+    """Three steps of the method and optimizer that a recipe stands for, the outer one without momentum and decay."""
+    recipe = make({"data": "PACS", "method": "fish", **values})
+    assert not is_variant(recipe)
+    ours, theirs, kept = make_network(), make_network(), None
+    method = create("fish", **recipe.method_settings)
+    method.build(ours, Setting(3, 3, recipe.steps, recipe.lr, recipe.weight_decay, lr_ratio(recipe)))
+    optimizer = build_optimizer(recipe, method, ours, ours, torch.device("cpu"))
+    state = method.initial_state()
+    for step in range(3):
+        batch = make_batch(seed=step)
+        _, state = method.gradient(ours, batch, None, state)
+        optimizer.step()
+        kept = published(theirs, batch, kept, lr=5e-5, weight_decay=recipe.weight_decay, meta_lr=meta_lr)
+        for parameter, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(parameter, other, rtol=1e-10, atol=1e-12)
+    start = make_network()
+    assert not torch.allclose(ours.head.weight, start.head.weight, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("values", "variant"),
+    [
+        ({}, False),
+        ({"optimizer": "sgd", "weight_decay": 1e-4}, False),
+        ({"optimizer": "sgd", "optimizer_settings": {"momentum": 0}}, False),
+        ({"optimizer": "sgd", "optimizer_settings": {"momentum": 0.9}}, True),
+        ({"optimizer": "sgd", "optimizer_settings": {"weight_decay": 1e-4}}, True),
+        ({"optimizer": "adam"}, True),
+        ({"optimizer": "mecam", "base": "sgd"}, True),
+    ],
+)
+def test_another_outer_step_is_a_variant(values: dict[str, Any], variant: bool) -> None:
+    assert is_variant(make({"method": "fish", **values})) is variant
+    assert not is_variant(make({**values, "method": "erm"}))
+
+
+def test_stored_recipes_mean_what_they_did(network: Network, batch: Batch, setting: Setting) -> None:
+    """Without inner_lr, G = meta_lr (θ − θ̃) / lr; a recipe under SGD that does not name its momentum had one."""
+    assert is_variant(Recipe(method="fish", optimizer="sgd", lr=0.06))
+    for settings, meta_lr in (({}, 0.5), ({"meta_lr": 0.1}, 0.1)):
+        method, twin = create("fish", **settings), deepcopy(network)
+        method.build(network, setting)
+        method.gradient(network, batch, None, method.initial_state())
+        published(twin, batch, None, lr=setting.lr, weight_decay=0, meta_lr=1.0)
+        for parameter, end in zip(network.parameters(), twin.parameters(), strict=True):
+            torch.testing.assert_close(parameter.grad, meta_lr * (parameter - end) / setting.lr, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
@@ -27,18 +108,7 @@ def test_plain_sgd_makes_it_fish(
         batch = make_batch(seed=step)
         _, state = method.gradient(ours, batch, None, state)
         sgd.step()
-        clone = deepcopy(theirs)
-        adam = torch.optim.Adam(clone.parameters(), lr=setting.lr, weight_decay=setting.weight_decay)
-        if kept is not None:
-            adam.load_state_dict(kept)
-        for images, labels in batch.by_domain():
-            adam.zero_grad()
-            F.cross_entropy(clone(images), labels).backward()  # type: ignore[no-untyped-call]
-            adam.step()
-        kept = deepcopy(adam.state_dict())
-        with torch.no_grad():
-            for start, end in zip(theirs.parameters(), clone.parameters(), strict=True):
-                start.lerp_(end, 0.3)
+        kept = published(theirs, batch, kept, lr=setting.lr, weight_decay=weight_decay, meta_lr=0.3)
         for parameter, other in zip(ours.parameters(), theirs.parameters(), strict=True):
             torch.testing.assert_close(parameter, other, rtol=1e-10, atol=1e-12)
     assert kept is not None

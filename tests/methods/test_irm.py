@@ -8,7 +8,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mecam.methods import Batch, Setting
+from mecam.methods._anneal import Annealed
+from mecam.methods.fishr import Fishr
 from mecam.methods.irm import IRM
+from mecam.methods.vrex import VREx
 from mecam.models.network import Network
 
 
@@ -68,7 +71,19 @@ def test_the_order_of_domains_does_not_matter(network: Network, batch: Batch, se
     torch.testing.assert_close(loss, other, rtol=1e-10, atol=0)
 
 
-def test_annealing_is_in_proportion_to_the_run(network: Network) -> None:
+@pytest.mark.parametrize(("method", "start"), [(IRM(), 500), (VREx(), 500), (Fishr(), 1500), (IRM(anneal=99.9), 99)])
+@pytest.mark.parametrize("steps", [5000, 15000])
+def test_annealing_starts_after_an_absolute_number_of_steps(
+    method: Annealed, start: int, steps: int, network: Network
+) -> None:
+    """DomainNet's 15,000 steps included."""
+    method.build(network, Setting(classes=3, domains=3, steps=steps, lr=0.01))
+    assert [step for step in range(steps + 1) if method.restarts(step)] == [start]
+    assert method.weight(start - 1) == method.before
+    assert method.weight(start) == method.lam
+
+
+def test_annealing_is_in_proportion_in_a_short_run(network: Network) -> None:
     method = IRM(lam=7.0, anneal=500)
     method.build(network, Setting(classes=3, domains=3, steps=300, lr=0.01))
     assert [step for step in range(300) if method.restarts(step)] == [30]

@@ -1,5 +1,6 @@
 """LP-FT: what trains, when, and with which memory."""
 
+import pytest
 from torch.nn import functional as F
 
 from mecam.methods.base import Batch, Setting
@@ -25,6 +26,14 @@ def test_the_head_trains_first_and_the_optimizer_starts_anew_with_the_rest(netwo
         5000: [1.0, 1.0],
     }
     assert [step for step in range(5001) if method.restarts(step)] == [500]
+
+
+@pytest.mark.parametrize("lr", [0.01, 5e-5])
+def test_linear_lr_is_absolute(network: Network, lr: float) -> None:
+    method = LPFT(linear_lr=3e-4)
+    method.build(network, Setting(classes=3, domains=3, steps=5000, lr=lr))
+    assert [lr * rate for rate in method.rates(0)] == [0.0, pytest.approx(3e-4, rel=1e-12)]
+    assert list(method.rates(500)) == [1.0, 1.0]
 
 
 def test_the_stages_scale_with_the_run_and_the_first_may_be_empty(network: Network) -> None:

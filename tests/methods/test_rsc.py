@@ -72,6 +72,6 @@ def test_one_dropout_for_the_mask_and_the_loss(make_network: Callable[..., Netwo
     torch.manual_seed(0)
     loss, _ = RSC().loss(network, batch, None, None)
     torch.manual_seed(0)
-    z = network.dropout(network.features(batch.images))
+    z = network.features(batch.images)
     mask = torch.tensor(kept(network, z, batch.labels, 1 / 3, 1 / 3), dtype=torch.float64)
     torch.testing.assert_close(loss, F.cross_entropy(network.head(z * mask), batch.labels), rtol=1e-10, atol=0)

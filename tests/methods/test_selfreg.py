@@ -5,12 +5,12 @@ from copy import deepcopy
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mecam.methods import Batch, Setting
 from mecam.methods.selfreg import Projected, SelfReg
-from mecam.models.network import Network
+from mecam.models.network import Backbone, Network
 
 
 @pytest.fixture
@@ -81,6 +81,14 @@ def test_the_projector_trains_and_does_not_predict(projected: Projected, batch: 
         for parameter in projected.projector.parameters():
             parameter.add_(1)
     assert torch.equal(projected(batch.images), before)
+
+
+@pytest.mark.parametrize(("features", "width"), [(6, 12), (512, 1024), (2048, 2048)])
+def test_the_projector_is_twice_as_wide_as_the_features_unless_these_are_2048(features: int, width: int) -> None:
+    backbone = Backbone(nn.Identity(), features, (), ("fc",))
+    modules = Projected(Network(backbone, classes=3)).projector.modules()
+    shapes = [(m.in_features, m.out_features) for m in modules if isinstance(m, nn.Linear)]
+    assert shapes == [(features, width), (width, width), (width, features)]
 
 
 def test_a_copy_and_a_checkpoint_are_whole(

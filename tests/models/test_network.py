@@ -27,14 +27,17 @@ def statistics(network: nn.Module) -> list[torch.Tensor]:
 
 def test_head_of_dropped_features() -> None:
     network = small(dropout=0.5)
-    features = network.features(IMAGES)
-    assert features.shape == (8, network.num_features) == (8, 64)
+    pooled = network.pooled(IMAGES)
+    assert pooled.shape == (8, network.num_features) == (8, 64)
     torch.manual_seed(1)
     found = network(IMAGES)
     torch.manual_seed(1)
-    kept = nn.functional.dropout(features, 0.5) @ network.head.weight.T + network.head.bias
-    torch.testing.assert_close(found, kept)
+    kept = nn.functional.dropout(pooled, 0.5)
+    torch.testing.assert_close(found, kept @ network.head.weight.T + network.head.bias)
+    torch.manual_seed(1)
+    torch.testing.assert_close(network.features(IMAGES), kept)
     network.eval()
+    torch.testing.assert_close(network.features(IMAGES), network.pooled(IMAGES))
     torch.testing.assert_close(network(IMAGES), network.head(network.features(IMAGES)))
 
 

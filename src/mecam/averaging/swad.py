@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 from torch import nn
 
 from mecam.averaging._mean import WeightMean
 from mecam.averaging.base import Weights
 from mecam.optim.hyperparameters import Choice, Hyperparameter
+
+Judge = Literal["current", "segment"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Segment:
 
 
 class SWAD:
-    """The mean of all weights along a valley of the validation loss, found while training goes through it.
+    """The mean of all weights along a valley of the validation loss, which is found during training.
 
     The weights of every step between two evaluations make a segment, with the validation loss l at its end.
 
@@ -33,11 +35,13 @@ class SWAD:
         end     the last segment with l ≤ t before N_e in a row with l > t: then training stops, the valley is dead.
         mean    over the segments from start to end, each once, and each with the same weight.
 
-    Without a start, the mean is that of the last segment. (Cha et al.'s code counts some segments twice or thrice and
-    leaves out another; this is the rule that they state.)
+    Without a start, the mean is that of the last segment. Cha et al.'s code counts some segments two or three times and
+    leaves out another; this is the rule that their paper states. N_e means at most are kept, on the CPU.
 
-    `segment_loss`: the losses are those of the segments' means; False: those of the model at the segments' ends, which
-    is what Cha et al.'s code looks at. N_e means at most are kept, on the CPU.
+    Args:
+        judge: whose loss l is. "current": the model's at the evaluation, as in Cha et al.; "segment": that of the
+            segment's mean, a variant.
+        segment_loss: an older spelling of `judge`: True for "segment", False for "current".
     """
 
     name: ClassVar[str] = "swad"
@@ -49,14 +53,22 @@ class SWAD:
     }
 
     def __init__(
-        self, *, n_converge: int = 3, n_tolerance: int = 6, tolerance: float = 0.3, segment_loss: bool = True
+        self,
+        *,
+        n_converge: int = 3,
+        n_tolerance: int = 6,
+        tolerance: float = 0.3,
+        judge: Judge = "current",
+        segment_loss: bool | None = None,
     ) -> None:
         given = {"n_converge": n_converge, "n_tolerance": n_tolerance, "tolerance": tolerance}
         for name, value in given.items():
             self.hyperparameters[name].check("SWAD", name, value)
         self.n_converge, self.n_tolerance = int(n_converge), int(n_tolerance)
         self.tolerance = float(tolerance)
-        self.segment_loss = segment_loss
+        if judge not in get_args(Judge):
+            raise ValueError(f"SWAD: judge={judge!r} is not allowed; it must be one of {', '.join(get_args(Judge))}")
+        self.judge = judge if segment_loss is None else "segment" if segment_loss else "current"
         self.running = WeightMean()  # of the segment under way
         self.segments: list[Segment] = []  # that may still join the mean
         self.mean = WeightMean()
@@ -69,7 +81,7 @@ class SWAD:
             self.running.add(model.state_dict())
 
     def candidate(self, _model: nn.Module, /) -> Weights | None:
-        return self.running.weights() if self.segment_loss and self.running.count else None
+        return self.running.weights() if self.judge == "segment" and self.running.count else None
 
     def evaluated(self, step: int, loss: float, _model: nn.Module, /) -> bool:
         if self.dead or not self.running.count:  # no steps since the last evaluation: no segment

@@ -199,6 +199,8 @@ def table(
     notes = [*results.changed_data(found), *(_chosen(row) for row in rows if row.chosen)]
     if any(result.recipe.method in ("arm", "mtl") for result in found):
         notes.append("Predictions of ARM and MTL depend on the other images of a batch; their order is fixed here.")
+    if any(row.key.method_variant for row in rows):
+        notes.append("fish variant: Fish itself takes its outer step by SGD without momentum and weight decay.")
     text = render(rows, form, spread=spread, baseline=baseline, compare=compare, notes=notes)  # type: ignore[arg-type]
     return text, [*problems, *results.mixed_circumstances(found), *(notes if form in ("csv", "json") else [])]
 

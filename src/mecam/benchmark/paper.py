@@ -18,6 +18,7 @@ from pathlib import Path
 from mecam import profiles
 from mecam.benchmark.tables import AVERAGE, Key
 from mecam.near import plain
+from mecam.recipe import OPTIMIZERS
 
 ALL = "Average"  # of the data sets, in the tables that have them side by side
 TARGETS = {  # as in the tables: as in the folders
@@ -72,6 +73,8 @@ def published() -> tuple[Published, ...]:
 
 def beside(key: Key, target: str, data: str | None = None) -> list[Published]:
     """The published cells of this row's algorithm on a target; `data` is the row's, or another, or ALL."""
+    if key.method_variant:
+        return []
     place = plain(Path(data or key.data).name), target
     names = _names(key.method, key.optimizer, key.averaging)
     return [cell for name in names for cell in _by_place().get((*place, name), ())]
@@ -107,7 +110,7 @@ def _names(method: str, optimizer: str, averaging: str) -> list[str]:
     optimizers: Sequence[str] = SAME.get(optimizer, (optimizer,))
     if method == "erm":
         heads = [*optimizers]
-    elif optimizer == "adam" or (method, optimizer) == ("fish", "sgd"):
+    elif optimizer == OPTIMIZERS.get(method, "adam"):
         heads = [method, f"Adam{method}"]
     else:
         heads = [f"{name}{method}" for name in optimizers]

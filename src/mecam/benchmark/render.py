@@ -205,7 +205,7 @@ def _records(table: Sequence[Row], against: Mapping[str, Row], differing: Differ
                 "method": row.key.method,
                 "optimizer": row.key.optimizer,
                 "averaging": row.key.averaging,
-                "variant": row.key.variant or row.chosen,
+                "variant": _variant(row),
                 **vars(cell),
                 "rank": ranks.get(row.key) if whole else None,
             }
@@ -226,6 +226,12 @@ def _records(table: Sequence[Row], against: Mapping[str, Row], differing: Differ
                 ]
             found.append(record)
     return found
+
+
+def _variant(row: Row) -> str:
+    """The settings of a row, and first that its method is a variant of the one of that name."""
+    parts = [f"{row.key.method} variant"] if row.key.method_variant else []
+    return ", ".join([*parts, *filter(None, [row.key.variant or row.chosen])])
 
 
 def _csv(records: Sequence[dict[str, Any]]) -> str:

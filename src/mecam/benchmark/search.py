@@ -3,22 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mecam import methods
+from mecam.data import known
 from mecam.data.splits import seed_hash
 from mecam.optim.hyperparameters import Choice, Hyperparameter, LogUniform, Search, Uniform
 from mecam.optim.registry import find as find_optimizer
-from mecam.recipe import PROTOCOL, Recipe, make
+from mecam.recipe import PROTOCOL, Recipe, is_variant, make
 
 LR, RHO, WEIGHT = (1e-6, 1e-5, 3e-5), (0.01, 0.05, 0.1, 0.2), (0.05, 0.1, 0.15, 0.2)
 GLOBAL: Mapping[str, Search] = {  # DomainBed's, for images of 224 pixels
     "lr": LogUniform(-5, -3.5),  # around Adam's on pretrained networks; for others in proportion to their default
     "weight_decay": LogUniform(-6, -2),
-    "batch": LogUniform(3 * np.log10(2), 5.5 * np.log10(2)),
+    "batch": LogUniform(3, 5.5, base=2),
     "dropout": Choice((0.0, 0.1, 0.5)),
+}
+DOMAINNET_BATCH = LogUniform(3, 5, base=2)
+# DomainBed's names, which seed the draws: of entries of the recipe, and of a method's settings
+STREAMS = {"batch": "batch_size", "dropout": "resnet_dropout"}
+ADVERSARIAL_STREAMS = {"lr": "lr_g", "weight_decay": "weight_decay_g"}  # DANN's and CDANN's network
+_DANN = {
+    "lam": "lambda", "gp": "grad_penalty", "k": "d_steps_per_g_step",
+    "width": "mlp_width", "depth": "mlp_depth", "dropout": "mlp_dropout",
+}  # fmt: skip
+RATES = {"lr_d": "adam", "linear_lr": None}  # drawn around the default of this optimizer; None: the recipe's
+METHOD_STREAMS: Mapping[str, Mapping[str, str]] = {
+    "mmd": {"gamma": "mmd_gamma"},
+    "coral": {"gamma": "mmd_gamma"},
+    "groupdro": {"eta": "groupdro_eta"},
+    "irm": {"lam": "irm_lambda", "anneal": "irm_penalty_anneal_iters"},
+    "vrex": {"lam": "vrex_lambda", "anneal": "vrex_penalty_anneal_iters"},
+    "fishr": {"lam": "lambda", "anneal": "penalty_anneal_iters"},
+    "dann": _DANN,
+    "cdann": _DANN,
+    "mtl": {"ema": "mtl_ema"},
+    "mixup": {"alpha": "mixup_alpha"},
+    "mldg": {"beta": "mldg_beta", "meta_test": "n_meta_test"},
+    "sagnet": {"w": "sag_w_adv"},
+    "rsc": {"feature_drop": "rsc_f_drop_factor", "batch_drop": "rsc_b_drop_factor"},
 }
 
 
@@ -49,7 +75,7 @@ def with_draws(recipes: Sequence[Recipe], draws: int) -> list[Recipe]:
     """Every recipe with `draws` sets of hyperparameters; the first is its own, the others are random.
 
     Each hyperparameter has a stream of its own, RandomState(seed_hash(seed_hash(draw, trial), name)), so that a draw
-    does not depend on what else is searched.
+    does not depend on what else is searched. The name is DomainBed's where it has one.
     """
     return [_drawn(recipe, draw) for recipe in recipes for draw in range(draws)]
 
@@ -57,28 +83,54 @@ def with_draws(recipes: Sequence[Recipe], draws: int) -> list[Recipe]:
 def _drawn(recipe: Recipe, draw: int) -> Recipe:
     if draw == 0:
         return recipe
-    values = recipe.to_dict()
-    for name, search in GLOBAL.items():
-        if name == "batch" and recipe.method == "arm":
-            continue  # its batch is its support
-        value = _sample(search, recipe, draw, name)
-        values[name] = int(value) if name == "batch" else value
-    values["lr"] *= _usual_lr(recipe) / PROTOCOL["lr"]
+    values = recipe.to_dict() | _of_recipe(recipe, draw)
     method, optimizer = methods.registry.find(recipe.method), find_optimizer(recipe.optimizer)
-    own: dict[str, Mapping[str, Hyperparameter]] = {"method_settings": method.hyperparameters}
-    own["optimizer_settings"] = {
-        name: declared for name, declared in optimizer.hyperparameters.items() if name not in GLOBAL
-    }
-    for table, declared in own.items():
-        for name, hyperparameter in declared.items():
-            if hyperparameter.search is not None:
-                value = _sample(hyperparameter.search, recipe, draw, name)
-                values[table] = {**values[table], name: int(value) if hyperparameter.integer else value}
+    of_method = _settings(method.hyperparameters, METHOD_STREAMS.get(recipe.method, {}), recipe, draw)
+    own = {name: declared for name, declared in optimizer.hyperparameters.items() if name not in GLOBAL}
+    of_optimizer = _settings(own, {}, recipe, draw)
+    for name in RATES.keys() & of_method.keys():
+        of_method[name] *= _usual_lr(recipe, RATES[name]) / PROTOCOL["lr"]
+    if recipe.method == "fish" and not is_variant(recipe):  # DomainBed's lr is the inner Adam's, ours the outer step's
+        of_method["inner_lr"] = values["lr"] * _usual_lr(recipe, "adam") / _usual_lr(recipe)
+        values["lr"], of_optimizer = of_method.pop("meta_lr"), {}
+    values["method_settings"] = {**values["method_settings"], **of_method}
+    values["optimizer_settings"] = {**values["optimizer_settings"], **of_optimizer}
     return _remade(values)
 
 
-def _usual_lr(recipe: Recipe) -> float:
-    return make({"data": recipe.data, "optimizer": recipe.optimizer, "base": recipe.base}).lr
+def _of_recipe(recipe: Recipe, draw: int) -> dict[str, Any]:
+    """Draws of learning rate, weight decay, batch and dropout."""
+    streams = {**STREAMS, **(ADVERSARIAL_STREAMS if recipe.method in ("dann", "cdann") else {})}
+    searches = {**GLOBAL, "batch": DOMAINNET_BATCH} if _is_domainnet(recipe) else GLOBAL
+    found: dict[str, Any] = {
+        name: _sample(search, recipe, draw, streams.get(name, name)) for name, search in searches.items()
+    }
+    found["lr"] *= _usual_lr(recipe) / PROTOCOL["lr"]
+    found["batch"] = recipe.batch if recipe.method == "arm" else int(found["batch"])  # ARM's batch is its support
+    return found
+
+
+def _settings(
+    declared: Mapping[str, Hyperparameter], streams: Mapping[str, str], recipe: Recipe, draw: int
+) -> dict[str, Any]:
+    """Draws of a method's or an optimizer's own hyperparameters."""
+    found: dict[str, Any] = {}
+    for name, hyperparameter in declared.items():
+        if hyperparameter.search is not None:
+            value = _sample(hyperparameter.search, recipe, draw, streams.get(name, name))
+            found[name] = int(value) if hyperparameter.integer else value
+    return found
+
+
+def _is_domainnet(recipe: Recipe) -> bool:
+    name = Path(recipe.data).name
+    return known.is_known(name) and known.find(name) is known.DOMAIN_NET
+
+
+def _usual_lr(recipe: Recipe, optimizer: str | None = None) -> float:
+    """The default learning rate on this data of this optimizer, or of the recipe's."""
+    chosen = {"optimizer": recipe.optimizer, "base": recipe.base} if optimizer is None else {"optimizer": optimizer}
+    return make({"data": recipe.data, **chosen}).lr
 
 
 def _sample(search: Search, recipe: Recipe, draw: int, name: str) -> float:
@@ -88,8 +140,8 @@ def _sample(search: Search, recipe: Recipe, draw: int, name: str) -> float:
             return float(random.choice(np.array(among)))
         case Uniform(low, high):
             return float(random.uniform(low, high))
-        case LogUniform(low, high):
-            return float(10 ** random.uniform(low, high))
+        case LogUniform(low, high, base):
+            return float(base ** random.uniform(low, high))
 
 
 def _remade(values: Mapping[str, Any]) -> Recipe:

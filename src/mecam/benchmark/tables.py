@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from mecam.benchmark.results import Result
+from mecam.recipe import is_variant
 
 AVERAGE = "average"
 Spread = Literal["stderr", "std", "interval"]
@@ -53,11 +54,13 @@ class Key:
     optimizer: str
     averaging: str
     variant: str = ""
+    method_variant: bool = False  # the method under an optimizer it is not defined with: fish under Adam
 
     @property
     def label(self) -> str:
-        """The row in words; ERM and no averaging go without saying."""
-        parts = [] if self.method == "erm" else [self.method]
+        """The row in words; ERM and no averaging are left out."""
+        method = f"{self.method} variant" if self.method_variant else self.method
+        parts = [] if method == "erm" else [method]
         parts += [self.optimizer] if self.averaging == "none" else [self.optimizer, self.averaging]
         return " + ".join(parts) + (f" ({self.variant})" if self.variant else "")
 
@@ -97,7 +100,11 @@ def rows(results: Sequence[Result], *, spread: Spread = "stderr", select: Select
     labels = _variant_labels(results)
     for result in sorted(results, key=lambda result: (result.target, result.recipe.seed)):
         recipe = result.recipe
-        key = Key(result.data, recipe.method, recipe.optimizer, recipe.averaging, labels[result.path])
+        key = Key(
+            *(result.data, recipe.method, recipe.optimizer, recipe.averaging),
+            variant=labels[result.path],
+            method_variant=is_variant(recipe),
+        )
         groups.setdefault(key, []).append(result)
     if select != "none":
         groups = _selected(groups, select)
@@ -202,8 +209,7 @@ def _selected(groups: Mapping[Key, Sequence[Result]], select: Select) -> dict[Ke
     chosen: dict[Key, list[Result]] = {}
     merged: dict[Key, dict[str, Sequence[Result]]] = {}
     for key, results in groups.items():
-        plain = Key(key.data, key.method, key.optimizer, key.averaging)
-        merged.setdefault(plain, {})[key.variant] = results
+        merged.setdefault(replace(key, variant=""), {})[key.variant] = results
     for key, variants in merged.items():
         if select == "shared":
             chosen[key] = list(max(variants.values(), key=_completeness_and_validation))

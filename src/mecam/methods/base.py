@@ -26,7 +26,7 @@ from mecam.methods.side import Side
 from mecam.models.network import Network
 from mecam.optim.hyperparameters import Hyperparameter
 
-PROTOCOL_STEPS = 5000  # of the run that published step counts (anneal, warm-up) are meant for
+PROTOCOL_STEPS = 5000  # published step counts (anneal, linear_steps) hold in runs of at least this length
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,8 @@ class Setting:
         return self.lr / self.lr_ratio
 
     def scaled(self, steps: float) -> int:
-        """A step of a 5,000-step run, in proportion for this one."""
-        return round(steps * self.steps / PROTOCOL_STEPS)
+        """A published number of steps; in proportion in a run of fewer than 5,000."""
+        return round(steps * self.steps / PROTOCOL_STEPS) if self.steps < PROTOCOL_STEPS else int(steps)
 
 
 class Method:

@@ -17,7 +17,7 @@ from mecam.optim.hyperparameters import Hyperparameter, LogUniform
 class CORAL(Method):
     """Matches the mean and the covariance of features in each two domains.
 
-    CE + γ mean_{i<j} [mean((μ_i − μ_j)²) + mean((C_i − C_j)²)],   C the unbiased covariance;   z before dropout
+    CE + γ mean_{i<j} [mean((μ_i − μ_j)²) + mean((C_i − C_j)²)],   C the unbiased covariance
     """
 
     name: ClassVar[str] = "coral"
@@ -34,7 +34,7 @@ class CORAL(Method):
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
         z = network.features(batch.images)
-        loss = F.cross_entropy(network.head(network.dropout(z)), batch.labels)
+        loss = F.cross_entropy(network.head(z), batch.labels)
         return loss + self.gamma * _penalty(z.view(batch.domains, -1, z.shape[1])), state
 
 

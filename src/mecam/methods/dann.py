@@ -22,6 +22,7 @@ class DANN(Method):
         D = CE(domain) + gp · meanᵢ ‖∂ Σ CE(domain) / ∂zᵢ‖²
 
     They take turns: of 1 + k steps one is the network's and k are the discriminator's, in which the network rests.
+    lr and weight_decay are the network's, lr_d and weight_decay_d the discriminator's.
     """
 
     name: ClassVar[str] = "dann"
@@ -30,11 +31,13 @@ class DANN(Method):
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
         "lam": Hyperparameter("weight of the adversary", search=LogUniform(-2, 2)),
         "gp": Hyperparameter("weight of the discriminator's gradient penalty", search=LogUniform(-2, 1)),
-        "k": Hyperparameter("discriminator steps a network step", low=1, integer=True, search=LogUniform(0, 0.903)),
+        "k": Hyperparameter("discriminator steps a network step", low=1, integer=True, search=LogUniform(0, 3, base=2)),
         "beta1": Hyperparameter("Adam's first beta, on both sides", high=1, open_high=True, search=Choice((0, 0.5))),
-        "width": Hyperparameter("of the discriminator", low=1, integer=True, search=LogUniform(1.806, 3.01)),
+        "width": Hyperparameter("of the discriminator", low=1, integer=True, search=LogUniform(6, 10, base=2)),
         "depth": Hyperparameter("layers of the discriminator", low=1, integer=True, search=Choice((3, 4, 5))),
         "dropout": Hyperparameter("in the discriminator", high=1, open_high=True, search=Choice((0, 0.1, 0.5))),
+        "lr_d": Hyperparameter("learning rate of the discriminator; not given: lr", search=LogUniform(-5, -3.5)),
+        "weight_decay_d": Hyperparameter("weight decay of the discriminator", search=LogUniform(-6, -2)),
     }
 
     def __init__(
@@ -47,10 +50,13 @@ class DANN(Method):
         width: int = 256,
         depth: int = 3,
         dropout: float = 0.0,
+        lr_d: float | None = None,
+        weight_decay_d: float = 0.0,
     ) -> None:
         self.lam, self.gp, self.dropout = float(lam), float(gp), float(dropout)
         self.k, self.width, self.depth = int(k), int(width), int(depth)
         self.betas = (float(beta1), 0.9)
+        self.lr_d, self.weight_decay_d = lr_d, float(weight_decay_d)
 
     @property
     def optimizer_settings(self) -> Mapping[str, Any]:  # type: ignore[override]
@@ -62,7 +68,8 @@ class DANN(Method):
 
     def build(self, network: Network, setting: Setting) -> nn.Module:
         module = self.make_discriminator(network.num_features, setting).to(network.head.weight)
-        self.discriminator = Side(module, lr=setting.adam_lr, betas=self.betas)
+        lr = setting.adam_lr if self.lr_d is None else self.lr_d
+        self.discriminator = Side(module, lr=lr, weight_decay=self.weight_decay_d, betas=self.betas)
         return network
 
     def make_discriminator(self, features: int, setting: Setting) -> nn.Module:
@@ -74,7 +81,7 @@ class DANN(Method):
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
         z = network.features(batch.images)
-        classified = F.cross_entropy(network.head(network.dropout(z)), batch.labels)
+        classified = F.cross_entropy(network.head(z), batch.labels)
         return classified - self.lam * self.told_apart(self.discriminator.frozen, z, batch), state
 
     def after(self, network: Network, batch: Batch, draw: Any, state: Any) -> Any:  # noqa: ARG002

@@ -14,34 +14,46 @@ from mecam.models.network import Network
 from mecam.optim.hyperparameters import Choice, Hyperparameter
 
 BETAS = (0.9, 0.999)  # Adam's
+META_LR = 0.5
 
 
 class Fish(Method):
-    """Towards where one inner Adam step on each domain in turn leads, from θ to θ̃:
+    """θ ← θ + lr (θ̃ − θ), θ̃ after an inner Adam step per domain; by plain SGD, under other optimizers a variant
 
-    θ̃ = θ − lr' Σ_d u_d,   G = meta_lr (θ − θ̃) / lr
+    θ̃ = θ − inner_lr Σ_d u_d,   G = θ − θ̃
 
-    with u_d the step Adam takes from ∇f_d at the weights that the domains before d have led to; its moments persist;
-    lr' is the learning rate of an Adam where the main optimizer takes lr. SGD with lr, without momentum and weight
-    decay, then makes θ ← θ + meta_lr (θ̃ − θ), which is Fish. Any other optimizer makes a variant of it: momentum μ
-    multiplies meta_lr by 1/(1 − μ), and Adam's like do not feel it.
+    u_d is the step Adam takes from ∇f_d at the weights that the domains before d have led to. Its moments persist, and
+    weight_decay is its own. SGD without momentum and weight decay then makes θ ← θ + lr (θ̃ − θ): this is Fish, and lr
+    is its meta_lr. A recipe of fish has that optimizer and these settings unless it names others.
+
+    Under another optimizer it is a variant. Without inner_lr, the inner Adam takes the learning rate of an Adam in the
+    main optimizer's place, and G = meta_lr (θ − θ̃) / lr, of a size that suits optimizers that are not scale-free.
     With batch statistics in batch norm, a pass sees those of its domain; the running ones follow a plain pass at θ.
     """
 
     name: ClassVar[str] = "fish"
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
         "meta_lr": Hyperparameter(
-            "share of the way to θ̃ that plain SGD goes", open_low=True, search=Choice((0.05, 0.1, 0.5))
-        )
+            "share of the way to θ̃ that plain SGD goes; not given: lr", open_low=True, search=Choice((0.05, 0.1, 0.5))
+        ),
+        "inner_lr": Hyperparameter("learning rate of the inner Adam; a recipe under SGD has the default of Adam"),
     }
     surgery: ClassVar[bool] = True
     compares: ClassVar[bool] = True
 
-    def __init__(self, *, meta_lr: float = 0.5) -> None:
-        self.meta_lr = float(meta_lr)
+    def __init__(self, *, meta_lr: float | None = None, inner_lr: float | None = None) -> None:
+        self.meta_lr, self.inner_lr = meta_lr, inner_lr
 
     def build(self, network: Network, setting: Setting) -> Network:
-        self.lr, self.weight_decay, self.scale = setting.adam_lr, setting.weight_decay, self.meta_lr / setting.lr_ratio
+        self.weight_decay = setting.weight_decay
+        if self.inner_lr is None:
+            self.lr, self.scale = (
+                setting.adam_lr,
+                (META_LR if self.meta_lr is None else self.meta_lr) / setting.lr_ratio,
+            )
+        else:
+            share = 1.0 if self.meta_lr is None or not setting.lr else self.meta_lr / setting.lr
+            self.lr, self.scale = self.inner_lr, share * self.inner_lr
         return network
 
     def initial_state(self) -> dict[str, Any]:

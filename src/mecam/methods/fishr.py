@@ -34,7 +34,9 @@ class Fishr(Annealed):
     before: ClassVar[float] = 0.0
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
         "lam": Hyperparameter("weight of the penalty, once annealed", search=LogUniform(1, 4)),
-        "anneal": Hyperparameter("step of a 5,000-step run from which it has that weight", search=Uniform(0, 5000)),
+        "anneal": Hyperparameter(
+            "step from which it has that weight (of 5,000, in a shorter run)", search=Uniform(0, 5000)
+        ),
         "ema": Hyperparameter(
             "share of the running variances that a step keeps", high=1, open_high=True, search=Uniform(0.9, 0.99)
         ),
@@ -52,7 +54,7 @@ class Fishr(Annealed):
         return self.zeros
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        z = network.dropout(network.features(batch.images))
+        z = network.features(batch.images)
         logits = network.head(z)
         running = self.ema * state + (1 - self.ema) * _variances(z, logits, batch)
         loss = F.cross_entropy(logits, batch.labels)

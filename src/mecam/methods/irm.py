@@ -29,7 +29,9 @@ class IRM(Annealed):
     compares: ClassVar[bool] = True
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
         "lam": Hyperparameter("weight of the penalty, once annealed", search=LogUniform(-1, 5)),
-        "anneal": Hyperparameter("step of a 5,000-step run from which it has that weight", search=LogUniform(0, 4)),
+        "anneal": Hyperparameter(
+            "step from which it has that weight (of 5,000, in a shorter run)", search=LogUniform(0, 4)
+        ),
     }
 
     def __init__(self, *, lam: float = 100.0, anneal: float = 500.0) -> None:

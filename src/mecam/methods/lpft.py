@@ -16,25 +16,29 @@ from mecam.optim.hyperparameters import Hyperparameter, LogUniform
 class LPFT(ERM):
     """ERM on the head alone for a while, then on everything
 
-    A head that fits already spares the features the gradients of one that does not. Written from this idea; lengths and
-    rates are those of ERM++. The optimizer starts anew with the second stage. Batch norm's statistics follow the
-    batches in both, unless the network freezes them.
+    A trained head sends the features smaller gradients than a random one, so that pretrained features change less.
+    Written from this idea; lengths and rates are those of ERM++. The optimizer starts anew with the second stage. Batch
+    norm's statistics follow the batches in both, unless the network freezes them.
     """
 
     name: ClassVar[str] = "lpft"
     recordable: ClassVar[bool] = True
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
-        "linear_steps": Hyperparameter("steps of the head alone, of a run of 5,000"),
-        "linear_rate": Hyperparameter(  # lr is 5e-5 there, and is searched in 10^U(-5, -3.5)
-            "learning rate of these steps, as a factor on lr", open_low=True, search=LogUniform(-0.7, 0.8)
+        "linear_steps": Hyperparameter("steps of the head alone (of 5,000, in a shorter run)"),
+        "linear_lr": Hyperparameter(
+            "learning rate of these steps; not given: lr", open_low=True, search=LogUniform(-5, -3.5)
         ),
+        "linear_rate": Hyperparameter("the same as a factor on lr, where linear_lr is not given", open_low=True),
     }
 
-    def __init__(self, *, linear_steps: float = 500, linear_rate: float = 1.0) -> None:
-        self.linear_steps, self.linear_rate = linear_steps, float(linear_rate)
+    def __init__(self, *, linear_steps: float = 500, linear_lr: float | None = None, linear_rate: float = 1.0) -> None:
+        self.linear_steps, self.linear_lr, self.linear_rate = linear_steps, linear_lr, float(linear_rate)
 
     def build(self, network: Network, setting: Setting) -> Network:
         self.tuned_from = setting.scaled(self.linear_steps)
+        self.first_rate = self.linear_rate
+        if self.linear_lr is not None and setting.lr:
+            self.first_rate = self.linear_lr / setting.lr
         return network
 
     def groups(self, network: nn.Module) -> Sequence[Sequence[nn.Parameter]]:
@@ -42,7 +46,7 @@ class LPFT(ERM):
         return [list(parts.featurizer.parameters()), list(parts.head.parameters())]
 
     def rates(self, step: int) -> Sequence[float]:
-        return [0.0, self.linear_rate] if step < self.tuned_from else [1.0, 1.0]
+        return [0.0, self.first_rate] if step < self.tuned_from else [1.0, 1.0]
 
     def restarts(self, step: int) -> bool:
         return step == self.tuned_from != 0

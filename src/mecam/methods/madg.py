@@ -49,7 +49,7 @@ class MADG(Method):
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
         z = network.features(batch.images)
-        logits = network.head(network.dropout(z))
+        logits = network.head(z)
         guess = logits.argmax(1)
         discrepancy = self.discrepancy(self.auxiliary.frozen(z), guess, batch.domains)
         return F.cross_entropy(logits, batch.labels) + self.lam * discrepancy, [z.detach(), guess]

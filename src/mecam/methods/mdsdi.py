@@ -65,12 +65,12 @@ class MDSDI(Method):
     def loss(self, network: Any, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
         """L alone."""
         z = network.features(batch.images)
-        classified = F.cross_entropy(network.head(network.dropout(z)), batch.labels)
+        classified = F.cross_entropy(network.head(z), batch.labels)
         return classified + self.disentangled(network, batch, z), z.chunk(2, 1)[0].detach()
 
     def gradient(self, network: Any, batch: Batch, draw: Any, state: Any, *, graph: bool = False) -> tuple[Tensor, Any]:  # noqa: ARG002
         z = network.features(batch.images)
-        each = F.cross_entropy(network.head(network.dropout(z)), batch.labels, reduction="none")
+        each = F.cross_entropy(network.head(z), batch.labels, reduction="none")
         psi = {n: p for n, p in network.named_parameters() if n.startswith(("featurizer.specific.", "head."))}
         slopes = [_slopes(part.mean(), psi) for part in each.chunk(batch.domains)]
         loss = each.mean() + self.disentangled(network, batch, z)

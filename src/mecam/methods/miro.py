@@ -79,7 +79,7 @@ class Anchored(nn.Module):
         """The logits, and Σₗ ½ mean( (fₗ − f⁰ₗ)² / sₗ + log sₗ )."""
         network = self.network
         with self.taps.listening() as found:
-            features = network.features(images)
+            features = network.pooled(images)
         drift = torch.zeros((), dtype=features.dtype, device=features.device)
         then = self._at_start(images)
         for now, start, axis, b in zip([*found, features], then, self.axes, self.variances, strict=True):
@@ -92,7 +92,7 @@ class Anchored(nn.Module):
     def _at_start(self, images: Tensor) -> list[Tensor]:
         frozen, taps = self._start
         with torch.no_grad(), taps.listening() as found:
-            features = frozen.features(images)
+            features = frozen.pooled(images)
         return [*found, features]
 
     def _probe(self) -> list[Tensor]:

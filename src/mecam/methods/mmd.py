@@ -18,7 +18,7 @@ class MMD(Method):
     """Matches the distributions of features in each two domains, by a kernel.
 
     CE + γ mean_{i<j} MMD²(z_i, z_j),   MMD²(x, y) = mean k(x, x') + mean k(y, y') − 2 mean k(x, y)
-    k(x, y) = Σ_c exp(−c ‖x−y‖²),   c = 10⁻³, 10⁻², ..., 10³;   z before dropout
+    k(x, y) = Σ_c exp(−c ‖x−y‖²),   c = 10⁻³, 10⁻², ..., 10³
     """
 
     name: ClassVar[str] = "mmd"
@@ -34,7 +34,7 @@ class MMD(Method):
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
         z = network.features(batch.images)
-        loss = F.cross_entropy(network.head(network.dropout(z)), batch.labels)
+        loss = F.cross_entropy(network.head(z), batch.labels)
         blocks = kernel(z).view(batch.domains, len(z) // batch.domains, batch.domains, -1)
         return loss + self.gamma * mean_over_pairs(blocks.mean((1, 3))), state
 

@@ -68,4 +68,4 @@ class Embedded(nn.Module):
 
     def classify(self, z: Tensor, embedding: Tensor) -> Tensor:
         """The logits of features, given an embedding for each."""
-        return cast("Tensor", self.network.head(torch.cat([self.network.dropout(z), embedding], 1)))
+        return cast("Tensor", self.network.head(torch.cat([z, embedding], 1)))

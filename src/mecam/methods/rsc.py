@@ -20,7 +20,7 @@ class RSC(Method):
         CE(h(z · m), y);   m_ik = [G_ik < the (1−f)-quantile of G_i]  or  [c_i < the (1−b)-quantile of c]
         G = ∂(Σ_i logit_{i,y_i})/∂z,   c_i = p_{y_i}(z) − p_{y_i}(z · m) with the first part of m alone
 
-    For the linear head G_i is the row of its weight for class y_i: no gradient is taken. z is after dropout.
+    For the linear head G_i is the row of its weight for class y_i: no gradient is taken.
     """
 
     name: ClassVar[str] = "rsc"
@@ -39,7 +39,7 @@ class RSC(Method):
         self.feature_drop, self.batch_drop = float(feature_drop), float(batch_drop)
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
-        z = network.dropout(network.features(batch.images))
+        z = network.features(batch.images)
         return F.cross_entropy(network.head(z * self._kept(network.head, z, batch.labels)), batch.labels), state
 
     @torch.no_grad()

@@ -59,7 +59,7 @@ class SagNet(Method):
         mixed_mean, mixed_variance = (share * s + (1 - share) * s[style] for s in (mean, variance))
         restyled = normal * (mixed_variance + EPSILON).sqrt() + mixed_mean
         style_alone = normal[content].detach() * (variance + EPSILON).sqrt() + mean
-        classified = F.cross_entropy(network.head(network.dropout(restyled)), batch.labels)
+        classified = F.cross_entropy(network.head(restyled), batch.labels)
         confused = -F.log_softmax(self.style_head.frozen(style_alone), 1).mean()
         return classified + self.w * confused, style_alone.detach()
 

@@ -20,11 +20,13 @@ class Projected(nn.Module):
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.network = network
-        width = network.num_features
+        features = network.num_features
+        width = features if features == 2048 else 2 * features  # as its authors' for ResNet-50 and for smaller ones
         layers: list[nn.Module] = []
-        for _ in range(2):
-            layers += [nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU()]
-        self.projector = nn.Sequential(*layers, nn.Linear(width, width), nn.BatchNorm1d(width)).to(network.head.weight)
+        for inputs in (features, width):
+            layers += [nn.Linear(inputs, width), nn.BatchNorm1d(width), nn.ReLU()]
+        layers += [nn.Linear(width, features), nn.BatchNorm1d(features)]
+        self.projector = nn.Sequential(*layers).to(network.head.weight)
 
     def forward(self, images: Tensor) -> Tensor:
         return cast("Tensor", self.network(images))
@@ -37,7 +39,7 @@ class SelfReg(Method):
         o₂, f₂: logits o and projected features P(z) in a random order within each class; o₃ = λ o₂ + (1−λ) o₃', f₃
         alike, with o₃', f₃' in another such order;   min(CE, 1) is constant in the gradient
 
-    P trains with the network: the public code leaves it as it was initialised. z is before dropout.
+    P trains with the network: the public code leaves it as it was initialised.
     """
 
     name: ClassVar[str] = "selfreg"
@@ -59,7 +61,7 @@ class SelfReg(Method):
     ) -> tuple[Tensor, Any]:
         lam, second, third = draw
         z = network.network.features(batch.images)
-        logits = network.network.head(network.network.dropout(z))
+        logits = network.network.head(z)
         loss = F.cross_entropy(logits, batch.labels)
 
         def distance(own: Tensor, other: Tensor) -> Tensor:

@@ -75,6 +75,10 @@ class Network(nn.Module):
         self.train()
 
     def features(self, images: Tensor) -> Tensor:
+        """(images, num_features), after dropout: what the head and a method's penalties see."""
+        return cast("Tensor", self.dropout(self.pooled(images)))
+
+    def pooled(self, images: Tensor) -> Tensor:
         """(images, num_features), before dropout."""
         if self.precision is None:
             return cast("Tensor", self.featurizer(images))
@@ -82,7 +86,7 @@ class Network(nn.Module):
             return cast("Tensor", self.featurizer(images)).float()
 
     def forward(self, images: Tensor) -> Tensor:
-        return cast("Tensor", self.head(self.dropout(self.features(images))))
+        return cast("Tensor", self.head(self.features(images)))
 
     def train(self, mode: bool = True) -> Self:
         super().train(mode)

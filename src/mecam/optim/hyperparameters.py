@@ -31,13 +31,14 @@ class Uniform:
 
 @dataclass(frozen=True)
 class LogUniform:
-    """10 to a power that is uniform between two values."""
+    """10, or another base, to a power that is uniform between two values."""
 
     low: float
     high: float
+    base: int = 10
 
     def __str__(self) -> str:
-        return f"10^U({self.low:g}, {self.high:g})"
+        return f"{self.base}^U({self.low:g}, {self.high:g})"
 
 
 Search = Choice | Uniform | LogUniform

@@ -75,7 +75,7 @@ def _settings(recipe: Recipe) -> dict[str, Any]:
 def _label(key: Key, swept: Sequence[str]) -> str:
     """The row's label without the swept settings."""
     parts = [part for part in key.variant.split(", ") if part.partition("=")[0].rpartition(".")[2] not in swept]
-    return Key(key.data, key.method, key.optimizer, key.averaging, ", ".join(part for part in parts if part)).label
+    return replace(key, variant=", ".join(part for part in parts if part)).label
 
 
 def _without(settings: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
