@@ -36,6 +36,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "mecam table results --compare paper",
     ),
     "report": ("mecam report results --out report.html",),
+    "figures": ("mecam figures results --out figures",),
     "curvature": (
         "mecam curvature results/RUN results/OTHER --plot curvature.svg",
         "mecam curvature model --split validation --exact --double --images 200",

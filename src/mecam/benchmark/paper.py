@@ -69,6 +69,13 @@ def published() -> tuple[Published, ...]:
         )
 
 
+def settings_of(data: str) -> dict[str, float]:
+    """MeCAM's rho, alpha and beta behind the published accuracies on this data set; empty for any other."""
+    with (files("mecam.benchmark") / "published" / "hyperparameters.csv").open(encoding="utf-8") as file:
+        found = next((line for line in csv.DictReader(file) if _same(line["dataset"], data)), None)
+    return {} if found is None else {name: float(found[name]) for name in ("rho", "alpha", "beta")}
+
+
 def beside(key: Key, target: str, data: str | None = None) -> list[Published]:
     """The published cells of this row's algorithm on a target; `data` is the row's, or another, or ALL."""
     place = _plain(data or key.data), target

@@ -13,11 +13,11 @@ from mecam.benchmark.render import CAPTIONS
 from mecam.benchmark.results import Result
 from mecam.benchmark.tables import Cell, Spread, rank_averages, rows
 from mecam.data.domains import DomainSet
+from mecam.figures.sweeps import Sweep, sweeps
 from mecam.report.commands import command, toml
 from mecam.report.curves import Curve, Number, Schedule, curve, full, schedule
 from mecam.report.measured import Curvature, Surface, read_curvature, read_surface
 from mecam.report.mistakes import Predictions, predictions
-from mecam.report.sweeps import Sweep, sweeps
 from mecam.report.thumbnails import Domain, Thumbnails, samples
 from mecam.runs import RunError, RunFolder
 from mecam.training.reopen import reopen
