@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from mecam.benchmark import paper
 from mecam.benchmark.tables import AVERAGE, SPREADS, Key, Row
@@ -18,6 +20,10 @@ class Missing(Exception):
 
     def __init__(self, why: str, command: str) -> None:
         self.why, self.command = why, command
+
+    def command_for(self, out: Path) -> str:
+        """The command for the results in this folder."""
+        return self.command.replace("RESULTS", shlex.quote(str(out)))
 
 
 @dataclass(frozen=True)

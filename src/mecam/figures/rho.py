@@ -56,9 +56,8 @@ def values(results: Sequence[Result]) -> Rho:
     keys = [without_settings(table[sweep.rows[0].row].key, ("rho",)) for sweep in kept]
     lines = []
     for sweep, key, name in zip(kept, keys, named(keys), strict=True):
-        points = [
-            over_targets(table[entry.row], targets, entry.values[0]) for entry in sweep.rows if entry.values[0] > 0
-        ]
+        radii = [(entry.row, entry.values[0]) for entry in sweep.rows if entry.values[0] > 0]
+        points = [over_targets(table[row], targets, radius) for row, radius in radii]
         finished = sorted((point for point in points if point is not None), key=lambda point: point.x)
         beside = published_point(table[sweep.rows[0].row], targets, "rho")
         lines.append(Line(name, key.optimizer, tuple(finished), beside))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +87,7 @@ def _write(name: str, out: Path, found: Sequence[Result], folder: Path) -> Writt
     try:
         drawn = images(name, out, found)
     except Missing as missing:
-        return Written(name, (), missing.why, missing.command.replace("RESULTS", shlex.quote(str(out))))
+        return Written(name, (), missing.why, missing.command_for(out))
     files = []
     for kind, content in drawn.items():
         files.append(folder / f"{name}.{kind}")
