@@ -35,7 +35,7 @@ class Landscapes:
 
 
 def values(out: Path, results: Sequence[Result]) -> Landscapes:
-    """The saved grids that can be compared: of one target and seed, most runs first, then most points."""
+    """The saved grids that can be compared: of one target and seed, over the same images and directions."""
     groups: dict[tuple[object, ...], dict[Path, tuple[Result, Landscape]]] = {}
     for file in sorted({*out.glob("*/landscape-*.npz"), *out.glob("*/*/landscape-*.npz")}):
         try:
@@ -48,7 +48,7 @@ def values(out: Path, results: Sequence[Result]) -> Landscapes:
             groups.setdefault((*place, *setting), {})[file.parent] = (Result(file.parent, recipe, None, None), grid)
     if not groups:
         raise Missing("no loss landscape was saved", _command(results))
-    _, best = max(groups.items(), key=lambda item: (len(item[1]), "random" in str(item[0][-2]), len(str(item[0]))))
+    best = max(groups.values(), key=_worth)
     table = sorted(rows([result for result, _ in best.values()]), key=lambda row: in_paper_order(row.key.optimizer))
     shown = table[:MOST]
     grids = {
@@ -57,6 +57,12 @@ def values(out: Path, results: Sequence[Result]) -> Landscapes:
     first = shown[0].results[0]
     split = str(next(iter(grids.values())).setting.get("split"))
     return Landscapes(first.data, str(first.recipe.target), first.recipe.seed, split, grids)
+
+
+def _worth(group: Mapping[Path, tuple[Result, Landscape]]) -> tuple[int, bool, int]:
+    """More runs, then random directions, as the paper's, then more points."""
+    _, grid = next(iter(group.values()))
+    return len(group), "random" in str(grid.setting.get("directions")), grid.loss.size
 
 
 def draw(found: Landscapes) -> Figure:

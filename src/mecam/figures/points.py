@@ -19,6 +19,7 @@ class Missing(Exception):
     """Why a figure cannot be drawn, and the command that produces what it lacks; RESULTS stands for the folder."""
 
     def __init__(self, why: str, command: str) -> None:
+        super().__init__(why)
         self.why, self.command = why, command
 
     def command_for(self, out: Path) -> str:
