@@ -43,6 +43,17 @@ def test_of_two_settings_the_finer_grid_is_drawn_and_a_folder_below_is_searched(
     assert found(tmp_path).grids["ERM"].loss.shape == (11, 11)
 
 
+def test_a_line_or_a_grid_without_a_finite_loss_is_no_landscape(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, 0.5)
+    axis, setting = np.linspace(-1, 1, 3), np.array("{}")
+    for name, rows in (("line", 1), ("holes", 3)):
+        loss = np.full((rows, 3), np.nan if name == "holes" else 1.0)
+        saved = {"x": axis, "y": axis[:rows], "loss": loss, "done": np.isnan(loss), "setting": setting}
+        np.savez(folder / f"landscape-{name}.npz", **saved)
+    with pytest.raises(Missing):
+        found(tmp_path)
+
+
 def test_without_grids_the_command_names_the_runs_of_one_target_and_seed(tmp_path: Path) -> None:
     domains = ["art", "photo"]
     paths = [

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from mecam.analysis._figure import new_figure
+from mecam.analysis._figure import load, new_figure
 from mecam.figures.points import Line
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ MOST = 8  # lines in a figure: as many colours and marks as can be told apart
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#A88B00", "#000000", "#E69F00")
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 SLOTS = {"mecam": 0, "sam": 1, "gam": 2, "sagm": 3, "fad": 4, "crsam": 5, "adam": 6, "fsam": 7}
-SETTINGS: dict[Any, Any] = {
+SETTINGS = {
     "font.size": 9, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
     "axes.axisbelow": True, "grid.color": "0.88", "grid.linewidth": 0.6, "legend.frameon": False,
     "text.parse_math": False,  # names of folders are not formulas
@@ -53,9 +53,7 @@ KINDS = {"MeCAM": Look(COLOURS[0], "o"), "method": Look(COLOURS[1], "s"), "optim
 @contextmanager
 def settings() -> Iterator[None]:
     """Draw and save under these settings, whatever matplotlib was set to before."""
-    from matplotlib import rc_context
-
-    with rc_context(SETTINGS):
+    with load().rc_context(SETTINGS):
         yield
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from mecam.analysis.landscape import Landscape, read
 from mecam.benchmark.results import DAMAGE, Result, recipe_of
 from mecam.benchmark.tables import rows
@@ -44,7 +46,7 @@ def values(out: Path, results: Sequence[Result]) -> Landscapes:
             continue
         place = (recipe.data, recipe.target, recipe.seed, grid.x, grid.y)
         setting = tuple(str(grid.setting.get(name)) for name in ("split", "directions", "images"))
-        if len(grid.y) > 1:
+        if min(grid.loss.shape) > 1 and np.isfinite(grid.loss).any():
             groups.setdefault((*place, *setting), {})[file.parent] = (Result(file.parent, recipe, None, None), grid)
     if not groups:
         raise Missing("no loss landscape was saved", _command(results))
@@ -91,5 +93,5 @@ def _command(results: Sequence[Result]) -> str:
     if not groups:
         return COMMAND
     best = max(groups.values(), key=len)
-    runs = [shlex.quote(str(best[name].path)) for name in COMPARED if name in best]
+    runs = [f"RESULTS/{shlex.quote(best[name].path.name)}" for name in COMPARED if name in best]
     return f"mecam landscape {' '.join(runs)} --out RESULTS/landscape"

@@ -35,10 +35,10 @@ def figures(out: Path, found: Sequence[Result], sections: Mapping[str, str], not
         try:
             svg = images(name, out, found, formats=("svg",))["svg"]
         except Missing as missing:
-            command = missing.command_for(out)
-            shown.append(FigureView(entry.title, entry.about, absent=missing.why, command=command))
+            shown.append(FigureView(entry.title, entry.about, absent=missing.why, command=missing.command))
         except ImportError as error:
-            notes.append(f"{entry.title} is left out: {error}")
+            note = f"the paper's figures are left out: {error}"
+            notes += [] if note in notes else [note]
         else:
             shown.append(FigureView(entry.title, entry.about, image=base64.b64encode(svg).decode()))
     return shown
