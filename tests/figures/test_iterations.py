@@ -38,6 +38,13 @@ def test_runs_of_several_lengths_make_a_line_with_the_spread_over_seeds(tmp_path
     assert line.published == (Point(5000, 83.5),)  # the supplement's table of PACS
 
 
+def test_runs_that_differ_in_more_than_their_length_make_no_line(tmp_path: Path) -> None:
+    for steps in (100, 200):
+        write_run(tmp_path, 0.5, optimizer="sam", steps=steps, evaluate_every=steps)
+    with pytest.raises(Missing):
+        found(tmp_path)
+
+
 def test_published_values_stand_where_we_have_runs_as_long(tmp_path: Path) -> None:
     for steps in (100, 200):
         write_run(tmp_path, 0.5, data="PACS", target="sketch", optimizer="mecam", steps=steps)

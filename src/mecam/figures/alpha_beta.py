@@ -42,7 +42,7 @@ def values(results: Sequence[Result]) -> Grid:
     found = [sweep for sweep in found if shared_targets(sweep, table)]
     if not found:
         raise Missing("there are no finished runs that differ in alpha and beta alone", COMMAND)
-    data = main_data({name: sum(len(s.rows) for s in found if s.data == name) for name in {s.data for s in found}})
+    data = main_data(sweep.data for sweep in found for _ in sweep.rows)
     best = max(
         (sweep for sweep in found if sweep.data == data),
         key=lambda sweep: (table[sweep.rows[0].row].key.optimizer == "mecam", len(sweep.rows)),

@@ -67,9 +67,7 @@ def values(results: Sequence[Result]) -> Iterations:
         source, curves = PREFIXES, prefixes(results)
     if not curves:
         raise Missing("there are neither runs of several lengths nor runs with several evaluations", COMMAND)
-    data = main_data(
-        {name: sum(c.key.data == name for c in curves) for name in dict.fromkeys(c.key.data for c in curves)}
-    )
+    data = main_data(curve.key.data for curve in curves)
     of_data = sorted((c for c in curves if c.key.data == data), key=_order)
     shown, more = of_data[: _style.MOST], len(of_data) - _style.MOST
     lines = list(zip(shown, named([curve.key for curve in shown]), strict=True))
@@ -99,7 +97,7 @@ def lengths(results: Sequence[Result]) -> list[Curve]:
             for (target, _), accuracy in row.values.items():
                 at = values.setdefault(target, {})
                 at.setdefault(row.results[0].recipe.steps, []).append(accuracy)
-        found.append(Curve(without_settings(group[0].key, ("steps", "evaluate_every")), group[-1], values))
+        found.append(Curve(without_settings(group[0].key, ("steps",)), group[-1], values))
     return found
 
 
@@ -176,7 +174,7 @@ def _order(curve: Curve) -> tuple[bool, int]:
 
 
 def _alike(recipe: Recipe) -> str:
-    rest = {**recipe.to_dict(), "target": None, "seed": None, "steps": None, "evaluate_every": None}
+    rest = {**recipe.to_dict(), "target": None, "seed": None, "steps": None}
     return json.dumps(rest, sort_keys=True, default=str)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def published_mean(key: Key, target: str = AVERAGE) -> float | None:
 
 def published_average(row: Row) -> float | None:
     """The published average beside this row's, if that is over as many targets."""
-    targets = next((names for data, names in paper.TARGETS.items() if data == row.key.data), {})
+    targets = paper.TARGETS.get(row.key.data, {})
     return published_mean(row.key) if len(targets) == len(row.cells) - 1 else None
 
 
@@ -90,8 +91,9 @@ def in_paper_order(optimizer: str) -> int:
     return FIRST.index(optimizer) if optimizer in FIRST else len(FIRST)
 
 
-def main_data(counts: Mapping[str, int]) -> str:
-    """The data set to draw, by how much there is of each: the paper's, else the one with the most."""
+def main_data(names: Iterable[str]) -> str:
+    """The data set to draw: the paper's if it is among them, else the most frequent, the first of equals."""
+    counts = Counter(names)
     return max(counts, key=lambda data: (data == PREFERRED, counts[data]))
 
 

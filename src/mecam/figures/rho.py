@@ -45,7 +45,7 @@ def values(results: Sequence[Result]) -> Rho:
     found = [sweep for sweep in found if _can_be_drawn(sweep, table)]
     if not found:
         raise Missing("there are no finished runs that differ in rho alone", COMMAND)
-    data = main_data({name: sum(len(s.rows) for s in found if s.data == name) for name in {s.data for s in found}})
+    data = main_data(sweep.data for sweep in found for _ in sweep.rows)
     chosen = sorted((sweep for sweep in found if sweep.data == data), key=lambda sweep: _order(sweep, table))
     targets = shared_targets(chosen[0], table)
     kept: list[Sweep] = []
