@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mecam.benchmark.paper import beside, departures, published
+from mecam.benchmark.paper import beside, departures, published, settings_of
 from mecam.benchmark.render import render
 from mecam.benchmark.results import read
 from mecam.benchmark.tables import AVERAGE, rows
@@ -94,3 +94,9 @@ def test_other_settings_are_named() -> None:
     found = departures(make({"data": "PACS", "steps": 300}))
     assert "backbone lite0, not resnet50" in found
     assert "steps 300, not 5000" in found
+
+
+def test_mecams_published_settings_are_known_by_data_set() -> None:
+    assert settings_of("OfficeHome") == {"rho": 0.2, "alpha": 0.2, "beta": 0.1}
+    assert settings_of("somewhere/office_home") == settings_of("OfficeHome")
+    assert settings_of("shapes") == {}
