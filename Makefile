@@ -36,10 +36,14 @@ docs: $(VENV)/installed
 matrix: $(VENV)/installed
 	$(BIN)/python benchmarks/matrix.py --out docs/matrix.md
 
-# the paper's experiments, each in its small version on the embedded set; runs that two of them share are run once
+# the paper's experiments, each in its small version on the embedded set, then every figure; runs that two experiments
+# share are run once: about ten minutes on two cores
 experiments: $(VENV)/installed
-	for file in $(filter-out recipes/pacs_% recipes/demo.toml,$(wildcard recipes/*.toml)); do $(BIN)/mecam bench $$file --small --workers 2 --out experiments || exit 1; done
+	for file in $(filter-out recipes/pacs_% recipes/demo.toml recipes/figure4.toml,$(wildcard recipes/*.toml)); do $(BIN)/mecam bench $$file --small --workers 2 --out experiments || exit 1; done
+	$(BIN)/mecam bench recipes/figure4.toml --small --workers 2 --out experiments/figure4
+	$(BIN)/mecam landscape experiments/figure4/shapes-* --steps 15 --images 96 --out experiments/figure4/landscape
 	$(BIN)/mecam report experiments --out experiments/report.html
+	$(BIN)/mecam figures experiments --out experiments/figures
 
 benchmarks: $(VENV)/installed
 	$(BIN)/python benchmarks/step_time.py

@@ -24,6 +24,7 @@ RUNS = {  # targets x seeds x rows, summed over the data sets
     "table3": 22 * 3 * 13,
     "table4": 22 * 3 * 15,
     "figure1": 8 * 3 * 23,
+    "figure4": 4 * 3,
     "figure3": 4 * 3 * 7 * 5,
     "figure_rho": 4 * 3 * 12,
     "figure_alpha_beta": 4 * 3 * 17,

@@ -219,6 +219,19 @@ def report(
 
 
 @app.command()
+def figures(
+    results: Annotated[Path, typer.Argument(help="The --out of mecam bench.")],
+    out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("figures"),
+) -> None:
+    """The paper's figures from your runs, as PNG and SVG; for each that is left out, the command that it needs."""
+    with spoken_errors():
+        from mecam.figures import write
+
+        for figure in write(results, out, tell=lambda note: print(f"mecam: {_line(note)}", file=sys.stderr)):
+            print(figure.line())
+
+
+@app.command()
 def curvature(
     runs: RunArguments,
     split: Split = "train",

@@ -71,6 +71,11 @@ def rivals() -> dict[tuple[str, str], dict[str, Any]]:
     return {(plain(row.pop("name")), str(row.pop("dataset"))): row for row in _rows("rivals.csv")}
 
 
+def steps(data: str) -> int:
+    """Return the training steps behind the published numbers."""
+    return int(hyperparameters().get(data_set(data) or "", {}).get("steps", 5000))
+
+
 def _paper(values: Mapping[str, Any]) -> dict[str, Any]:
     name = data_set(values["data"])
     if name is None:
@@ -94,7 +99,7 @@ def _paper(values: Mapping[str, Any]) -> dict[str, Any]:
         "lr": SGD_LR if below == "sgd" else _scaled(chosen["lr"], below),
         "weight_decay": chosen["weight_decay"],
         "dropout": chosen["dropout"],
-        "steps": hyperparameters()[name]["steps"],
+        "steps": steps(name),
         "evaluate_every": swad.get("evaluate_every", 100),
         "optimizer_settings": settings,
         "method_settings": {"ld": own["ld"]} if "ld" in own else {},
@@ -109,7 +114,7 @@ def _domainbed(values: Mapping[str, Any]) -> dict[str, Any]:
         "lr": _scaled(5e-5, _below(values)),
         "weight_decay": 0.0,
         "dropout": 0.0,
-        "steps": 15000 if long else 5000,
+        "steps": steps(values["data"]),
         "evaluate_every": 1000 if long else 300,
     }
 

@@ -38,6 +38,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "mecam table results --compare paper",
     ),
     "report": ("mecam report results --out report.html",),
+    "figures": ("mecam figures results --out figures",),
     "curvature": (
         "mecam curvature results --compare paper",
         "mecam curvature results/RUN results/OTHER --plot curvature.svg",

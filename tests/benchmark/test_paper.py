@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mecam.benchmark.paper import beside, published
+from mecam.benchmark.paper import beside, published, settings_of
 from mecam.benchmark.render import render
 from mecam.benchmark.results import read
 from mecam.benchmark.tables import AVERAGE, rows
@@ -73,3 +73,9 @@ def test_the_average_over_data_sets_stands_beside_the_published_one(tmp_path: Pa
     across = render(rows(read(tmp_path)[0]), "terminal", compare="paper").split("all data sets\n")[1]
     [line] = [line for line in across.splitlines() if "(comparison_Opt, paper)" in line]
     assert line.split()[-1] == "66.6"
+
+
+def test_mecams_published_settings_are_known_by_data_set() -> None:
+    assert settings_of("OfficeHome") == {"rho": 0.2, "alpha": 0.2, "beta": 0.1}
+    assert settings_of("somewhere/office_home") == settings_of("OfficeHome")
+    assert settings_of("shapes") == {}

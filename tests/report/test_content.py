@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,16 @@ def test_damage_is_said_and_the_rest_shown(tmp_path: Path) -> None:
     assert len(content.runs) == 3
     assert [any(str(folder.path) in note for note in content.notes) for folder in folders] == [True, True, True, False]
     assert any("1 run has no unseen domain" in note for note in content.notes)
+
+
+def test_without_matplotlib_figures_are_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path, 0.5, domains=DOMAINS, target="art")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    content = read(tmp_path)
+    assert [figure.title for figure in content.figures if figure.image] == []
+    [note] = content.notes
+    assert note.startswith("the paper's figures are left out: plots need matplotlib (pip install")
 
 
 def test_json_stands_safely_in_a_script() -> None:

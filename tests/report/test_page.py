@@ -296,6 +296,31 @@ def test_surfaces_without_plotly_are_flat(browser: Any, flat: Path) -> None:
         assert page.complaints == []
 
 
+def test_figures_of_the_paper(opened: Page) -> None:
+    shown = opened.texts("#figure-list figcaption")
+    assert [words.partition(".")[0] for words in shown] == [
+        "Figure 1", "Figure 2", "Figure 3", "Figure 4", "Supplementary Figure I(a)", "Supplementary Figure I(b)",
+    ]  # fmt: skip
+    images = opened.tab.locator("#figure-list img")
+    widths = images.evaluate_all("images => Promise.all(images.map((i) => i.decode().then(() => i.naturalWidth)))")
+    assert len(widths) == 3
+    assert min(widths) > 300
+    # what the page draws itself is not drawn twice
+    hrefs = opened.tab.locator("#figure-list a").evaluate_all("links => links.map((link) => link.hash)")
+    assert hrefs == ["#landscape", "#settings", "#settings"]
+    assert opened.tab.locator("#figures-absent").is_hidden()
+
+
+def test_figures_that_are_missing_have_their_commands(browser: Any, tmp_path: Path) -> None:
+    write_run(tmp_path, 0.5, target="a", data="nowhere", domains=["a", "b"])
+    for page in visit(browser, write(tmp_path, tmp_path / "page.html")):
+        page.tab.locator("#figures-absent summary").click()
+        assert [words for words in page.texts("#figures-absent code") if "rho" in words] == [
+            "mecam bench recipes/figure_rho.toml --out RESULTS"
+        ]
+        assert len(page.texts("#figures-absent li")) == 3
+
+
 def test_one_run(opened: Page, out: Path) -> None:
     """The run that was really trained: its predictions, images, command."""
     choose(opened, "data", "shapes")

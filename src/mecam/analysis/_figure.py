@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,13 +12,19 @@ if TYPE_CHECKING:
 ENDINGS = (".png", ".svg", ".pdf", ".eps", ".jpg")
 
 
-def new_figure(*, width: float = 7.0, height: float = 4.5) -> Figure:
-    """An empty figure of this many inches."""
+def load() -> ModuleType:
+    """matplotlib with its figures, or an error that says how to install it."""
     try:
-        from matplotlib.figure import Figure
+        import matplotlib.figure
     except Exception as error:  # a broken installation fails in other ways than by ImportError
         raise ImportError(f"plots need matplotlib (pip install 'mecam[analysis]'): {error}") from error
-    return Figure(figsize=(width, height), layout="constrained")
+    return matplotlib
+
+
+def new_figure(*, width: float = 7.0, height: float = 4.5) -> Figure:
+    """An empty figure of this many inches."""
+    figure: Figure = load().figure.Figure(figsize=(width, height), layout="constrained")
+    return figure
 
 
 def check_ending(path: Path | str) -> Path:

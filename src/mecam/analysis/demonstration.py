@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,10 @@ from scipy.optimize import brentq
 
 from mecam.analysis._figure import new_figure, save
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SHARP_COLOUR, FLAT_COLOUR = "#D55E00", "#0072B2"  # told apart by colour-blind readers too
 BOWL = 0.01
 RHO = 0.15
 Values = NDArray[np.float64]
@@ -98,23 +103,34 @@ def sam_loss(x: Values, rho: float) -> Values:
 
 
 def plot(path: Path | str, rho: float = RHO) -> Path:
-    """f and SAM's loss above, C along the curve below; both minima marked."""
+    """Write the figure."""
+    return save(draw(rho), path)
+
+
+def draw(rho: float = RHO) -> Figure:
+    """(a) f and S, the highest f within rho; (b) C along the curve; both minima marked."""
     found = demonstration(rho)
     x = np.linspace(-2.5, 3.5, 1201)
-    figure = new_figure(width=7, height=6)
-    top, bottom = figure.subplots(2, 1, sharex=True)
-    top.plot(x, loss(x), label="f")
-    top.plot(x, sam_loss(x, rho), linestyle="--", label=f"highest f within {rho:g}")
-    bottom.plot(x, curvature(x), color="tab:green", label="C = |f″| / (f′² + 1)")
-    for name, at, colour in (("sharp", found.sharp, "tab:red"), ("flat", found.flat, "tab:blue")):
-        label = f"{name}: f {at.loss:.2f}, SAM {at.sam_loss:.2f}"
-        top.plot([at.x], [at.loss], "o", color=colour, label=label)
-        bottom.plot([at.x], [at.curvature], "o", color=colour, label=f"{name}: C {at.curvature:.2f}")
-    top.set(ylabel="loss", title=f"SAM's loss prefers the {found.sam_prefers}, C the {found.curvature_prefers} minimum")
-    bottom.set(ylabel="C", xlabel="θ")
-    for axes in (top, bottom):
-        axes.legend(fontsize="small")
-    return save(figure, path)
+    figure = new_figure(width=9, height=4)
+    left, right = figure.subplots(1, 2)
+    left.plot(x, loss(x), color="0.2", label="f(θ)")
+    left.plot(x, sam_loss(x, rho), color="0.45", linestyle="--", label=f"S(θ), highest f within {rho:g}")
+    right.plot(x, curvature(x), color="0.2", label="C(θ) = |f″| / (f′² + 1)")
+    for name, at, colour, mark in (("sharp", found.sharp, SHARP_COLOUR, "o"), ("flat", found.flat, FLAT_COLOUR, "s")):
+        words = f"{name} minimum: f = {at.loss:.2f} (filled), S = {at.sam_loss:.2f} (hollow)"
+        left.plot([at.x], [at.loss], mark, color=colour, label=words)
+        left.plot([at.x], [at.sam_loss], mark, color=colour, markerfacecolor="white")
+        right.plot([at.x], [at.curvature], mark, color=colour, label=f"{name} minimum: C = {at.curvature:.2f}")
+    left.set(title=f"(a) S is lower at the {found.sam_prefers} minimum", xlabel="θ", ylabel="loss")
+    right.set(title=f"(b) C is lower at the {found.curvature_prefers} minimum", xlabel="θ", ylabel="C")
+    for axes in (left, right):
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), fontsize="small", frameon=False)
+    return figure
+
+
+def figure(*_: object) -> Figure:
+    """Figure 2; it needs no runs."""
+    return draw()
 
 
 def _minimum(well: Well, rho: float) -> Minimum:

@@ -71,6 +71,12 @@ def published() -> tuple[Published, ...]:
         )
 
 
+def settings_of(data: str) -> dict[str, float]:
+    """Return MeCAM's rho, alpha and beta behind the published accuracies on this data set; empty for any other."""
+    found = profiles.hyperparameters().get(profiles.data_set(data) or "", {})
+    return {name: found[name] for name in ("rho", "alpha", "beta") if name in found}
+
+
 def beside(key: Key, target: str, data: str | None = None) -> list[Published]:
     """The published cells of this row's algorithm on a target; `data` is the row's, or another, or ALL."""
     if key.method_variant:

@@ -13,11 +13,12 @@ from mecam.benchmark.render import CAPTIONS
 from mecam.benchmark.results import Result
 from mecam.benchmark.tables import Cell, Spread, rank_averages, rows
 from mecam.data.domains import DomainSet
+from mecam.figures.sweeps import Sweep, sweeps
 from mecam.report.commands import command, toml
 from mecam.report.curves import Curve, Number, Schedule, curve, full, schedule
+from mecam.report.figures import FigureView, figures
 from mecam.report.measured import Curvature, Surface, read_curvature, read_surface
 from mecam.report.mistakes import Predictions, predictions
-from mecam.report.sweeps import Sweep, sweeps
 from mecam.report.thumbnails import Domain, Thumbnails, samples
 from mecam.runs import RunError, RunFolder
 from mecam.training.reopen import reopen
@@ -85,6 +86,7 @@ class Content:
     rho: list[Sweep]
     curvature: list[Curvature]
     surfaces: list[Surface]
+    figures: list[FigureView]
     environments: list[dict[str, Any]]
     images: list[str]
     notes: list[str]
@@ -135,6 +137,9 @@ def gather(out: Path, *, title: str, spread: Spread = "stderr", images: bool = T
     surfaces = [s for n, p in places if (s := _tried(lambda p=p, n=n: read_surface(p, n), notes))]  # type: ignore[misc]
     if len(surfaces) > SURFACES:
         notes.append(f"{SURFACES} of {len(surfaces)} loss surfaces are shown")
+    grids, rho = (sweeps(firsts, swept) for swept in (("alpha", "beta"), ("rho",)))
+    own = {"figure4": (surfaces, "landscape"), "figureIa": (rho, "settings"), "figureIb": (grids, "settings")}
+    sections = {name: section for name, (shown, section) in own.items() if shown}
     return Content(
         title,
         __version__,
@@ -142,10 +147,11 @@ def gather(out: Path, *, title: str, spread: Spread = "stderr", images: bool = T
         data,
         views,
         runs,
-        sweeps(firsts, ("alpha", "beta")),
-        sweeps(firsts, ("rho",)),
+        grids,
+        rho,
         [entry for entry in curvature if entry is not None],
         surfaces[:SURFACES],
+        figures(out, found, sections, notes) if found else [],
         environments,
         thumbnails.images,
         notes,

@@ -37,6 +37,7 @@ if (content.runs.length) {
   startSweeps();
   startCurvature();
   startSurfaces();
+  startFigures();
   startSamples();
   startRun();
   announce();

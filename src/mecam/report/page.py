@@ -17,7 +17,7 @@ from mecam.benchmark.tables import Spread
 from mecam.report.content import Content, gather
 from mecam.runs import write_atomic
 
-SCRIPTS = ("dom.js", "charts.js", "leaderboard.js", "compare.js", "sweeps.js", "surfaces.js", "run.js", "page.js")
+PARTS = ("dom", "charts", "leaderboard", "compare", "sweeps", "surfaces", "figures", "run", "page")  # of the script
 TITLE = "Accuracy in domains never seen"
 
 
@@ -60,7 +60,7 @@ def render(content: Content) -> str:
     pieces = {
         "title": html.escape(content.title),
         "css": (parts / "page.css").read_text(encoding="utf-8"),
-        "js": "\n".join((parts / name).read_text(encoding="utf-8") for name in SCRIPTS),
+        "js": "\n".join((parts / f"{name}.js").read_text(encoding="utf-8") for name in PARTS),
         "plotly": surfaces or "",
         "content": in_script(vars(content)),
     }

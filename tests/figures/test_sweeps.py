@@ -1,8 +1,8 @@
 """Which rows make a grid, and which row of SAM it is measured against."""
 
 from mecam.benchmark.tables import Key
+from mecam.figures.sweeps import sweeps
 from mecam.recipe import Recipe, make
-from mecam.report.sweeps import sweeps
 
 
 def row(optimizer: str, settings: dict[str, float], **values: object) -> tuple[Key, Recipe]:

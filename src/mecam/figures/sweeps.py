@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mecam.benchmark.tables import Key
+from mecam.benchmark import paper
+from mecam.benchmark.tables import Key, Row
+from mecam.figures.points import Point, published_average
 from mecam.recipe import Recipe
 
 
@@ -35,21 +37,42 @@ def sweeps(rows: Sequence[tuple[Key, Recipe]], swept: Sequence[str]) -> list[Swe
     groups: dict[str, list[Swept]] = {}
     names: dict[str, tuple[str, str]] = {}
     firsts: dict[str, Recipe] = {}
-    sam = {
-        _alike(recipe, _settings(recipe)): place for place, (_, recipe) in enumerate(rows) if recipe.optimizer == "sam"
-    }
+    of_sam = [(place, recipe) for place, (_, recipe) in enumerate(rows) if recipe.optimizer == "sam"]
+    sam = {_alike(recipe, settings_of(recipe)): place for place, recipe in of_sam}
     for place, (key, recipe) in enumerate(rows):
-        settings = _settings(recipe)
+        settings = settings_of(recipe)
         if not all(_is_number(settings.get(name)) for name in swept):
             continue
         group = _alike(recipe, _without(settings, swept))
         groups.setdefault(group, []).append(Swept(place, [float(settings[name]) for name in swept]))
-        names[group], firsts[group] = (key.data, _label(key, swept)), recipe
+        names[group], firsts[group] = (key.data, without_settings(key, swept).label), recipe
     return [
         Sweep(*names[group], list(swept), found, sam.get(_as_sam(firsts[group], swept)))
         for group, found in groups.items()
         if all(len({entry.values[place] for entry in found}) > 1 for place in range(len(swept)))
     ]
+
+
+def shared_targets(sweep: Sweep, table: Sequence[Row]) -> set[str]:
+    """The targets that all rows of a sweep have; rows without a finished run do not count."""
+    begun = [{target for target, _ in table[entry.row].values} for entry in sweep.rows if table[entry.row].values]
+    return set.intersection(*begun) if begun else set()
+
+
+def without_settings(key: Key, names: Sequence[str]) -> Key:
+    """The row without these settings in its variant."""
+    parts = [part for part in key.variant.split(", ") if part.partition("=")[0].rpartition(".")[2] not in names]
+    return replace(key, variant=", ".join(part for part in parts if part))
+
+
+def published_point(row: Row, targets: Collection[str], *swept: str) -> tuple[Point, ...]:
+    """MeCAM's published average, at the paper's value of the first swept setting; none for rows it is not about."""
+    theirs, ours = paper.settings_of(row.key.data), settings_of(row.results[0].recipe)
+    mean = published_average(row)
+    same = all(ours.get(name) == value for name, value in theirs.items() if name not in swept)
+    if row.key.optimizer != "mecam" or not theirs or not same or mean is None or len(targets) < len(row.cells) - 1:
+        return ()
+    return (Point(theirs[swept[0]], mean),)
 
 
 def _alike(recipe: Recipe, settings: dict[str, Any]) -> str:
@@ -60,22 +83,16 @@ def _alike(recipe: Recipe, settings: dict[str, Any]) -> str:
 
 def _as_sam(recipe: Recipe, swept: Sequence[str]) -> str:
     """SAM in its place, at its radius."""
-    kept = {name: value for name, value in _settings(recipe).items() if name == "rho" and name not in swept}
+    kept = {name: value for name, value in settings_of(recipe).items() if name == "rho" and name not in swept}
     return _alike(replace(recipe, optimizer="sam"), kept)
 
 
-def _settings(recipe: Recipe) -> dict[str, Any]:
+def settings_of(recipe: Recipe) -> dict[str, Any]:
     """The optimizer's hyperparameters with its defaults, so that a run at the default is a point of the sweep."""
     from mecam.optim.registry import OPTIMIZERS
 
     defaults = OPTIMIZERS[recipe.optimizer].defaults if recipe.optimizer in OPTIMIZERS else {}
     return {**defaults, **recipe.optimizer_settings}
-
-
-def _label(key: Key, swept: Sequence[str]) -> str:
-    """The row's label without the swept settings."""
-    parts = [part for part in key.variant.split(", ") if part.partition("=")[0].rpartition(".")[2] not in swept]
-    return replace(key, variant=", ".join(part for part in parts if part)).label
 
 
 def _without(settings: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:

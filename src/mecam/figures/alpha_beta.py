@@ -1,0 +1,102 @@
+"""Supplementary Figure I(b): MeCAM's accuracy for alpha against beta, SAM's as the reference."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mecam.benchmark import paper
+from mecam.benchmark.results import Result
+from mecam.benchmark.tables import rows
+from mecam.figures import _style
+from mecam.figures.points import Missing, Point, main_data, over_targets, row_name, target_words
+from mecam.figures.sweeps import published_point, shared_targets, sweeps
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COMMAND = "mecam bench recipes/figure_alpha_beta.toml --out RESULTS"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Accuracies by alpha and beta, over targets that all of them have."""
+
+    data: str
+    name: str
+    targets: str
+    cells: Mapping[tuple[float, float], Point]
+    sam: Point | None
+    published: float | None  # at the paper's alpha and beta
+
+
+def values(results: Sequence[Result]) -> Grid:
+    """The largest grid on one data set, MeCAM's before those of others."""
+    table = rows(results)
+    found = sweeps([(row.key, row.results[0].recipe) for row in table], ("alpha", "beta"))
+    found = [sweep for sweep in found if shared_targets(sweep, table)]
+    if not found:
+        raise Missing("there are no finished runs that differ in alpha and beta alone", COMMAND)
+    data = main_data(sweep.data for sweep in found for _ in sweep.rows)
+    best = max(
+        (sweep for sweep in found if sweep.data == data),
+        key=lambda sweep: (table[sweep.rows[0].row].key.optimizer == "mecam", len(sweep.rows)),
+    )
+    targets = shared_targets(best, table)
+    sam = None if best.reference is None else over_targets(table[best.reference], targets)
+    cells = {}
+    for entry in best.rows:
+        point = over_targets(table[entry.row], targets)
+        if point is not None:
+            alpha, beta = entry.values
+            cells[alpha, beta] = point
+    first = table[best.rows[0].row]
+    words = target_words(targets, len(first.cells) - 1)
+    beside = published_point(first, targets, "alpha", "beta")
+    return Grid(data, row_name(first.key), words, cells, sam, beside[0].mean if beside else None)
+
+
+def draw(found: Grid) -> Figure:
+    """A heat map with the numbers in it."""
+    alphas, betas = (sorted({key[axis] for key in found.cells}) for axis in (0, 1))
+    means = np.full((len(alphas), len(betas)), math.nan)
+    for (alpha, beta), point in found.cells.items():
+        means[alphas.index(alpha), betas.index(beta)] = point.mean
+    figure = _style.new(width=2.6 + 0.95 * len(betas), height=2.0 + 0.75 * len(alphas))
+    axes = figure.add_subplot(xlabel="beta", ylabel="alpha")
+    axes.grid(visible=False)
+    drawn = axes.imshow(means, cmap="cividis", origin="lower", aspect="auto")
+    axes.set_xticks(range(len(betas)), [f"{beta:g}" for beta in betas])
+    axes.set_yticks(range(len(alphas)), [f"{alpha:g}" for alpha in alphas])
+    middle = (np.nanmin(means) + np.nanmax(means)) / 2
+    for (alpha, beta), point in found.cells.items():
+        colour = "black" if point.mean > middle else "white"
+        x, y, words = betas.index(beta), alphas.index(alpha), _words(point, between="\n")
+        axes.text(x, y, words, ha="center", va="center", color=colour, fontsize=8.5)
+    bar = figure.colorbar(drawn, ax=axes, label=f"accuracy, % ({found.targets})")
+    bar.outline.set_visible(False)
+    return _style.titled(figure, f"{found.name} on {found.data}: alpha and beta", "; ".join(_notes(found)))
+
+
+def _notes(found: Grid) -> list[str]:
+    notes = []
+    if found.sam is not None:
+        above = sum(point.mean > found.sam.mean for point in found.cells.values())
+        notes = [f"SAM: {_words(found.sam, between=' ')}", f"{above} of {len(found.cells)} cells are above SAM"]
+    if found.published is not None:
+        settings = paper.settings_of(found.data)
+        notes.append(f"published at alpha {settings['alpha']:g}, beta {settings['beta']:g}: {found.published:.1f}")
+    return notes
+
+
+def _words(point: Point, between: str) -> str:
+    return f"{point.mean:.1f}" + ("" if point.spread is None else f"{between}± {point.spread:.1f}")
+
+
+def figure(_out: Path, results: Sequence[Result]) -> Figure:
+    return draw(values(results))

@@ -1,0 +1,97 @@
+"""Figure 4: the loss around several runs, side by side on one scale; from grids that `mecam landscape` saved."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mecam.analysis.landscape import Landscape, read
+from mecam.benchmark.results import DAMAGE, Result, recipe_of
+from mecam.benchmark.tables import rows
+from mecam.figures import _style
+from mecam.figures.points import Missing, in_paper_order, named
+from mecam.runs import RunError, RunFolder
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COMPARED = ("adam", "sam", "mecam")  # the paper's
+MOST = 6  # panels
+COMMAND = "mecam bench recipes/figure4.toml --out RESULTS"
+
+
+@dataclass(frozen=True)
+class Landscapes:
+    """Grids over the same images and directions, by the names of their runs."""
+
+    data: str
+    target: str
+    seed: int
+    split: str
+    grids: Mapping[str, Landscape]
+
+
+def values(out: Path, results: Sequence[Result]) -> Landscapes:
+    """The saved grids that can be compared: of one target and seed, over the same images and directions."""
+    groups: dict[tuple[object, ...], dict[Path, tuple[Result, Landscape]]] = {}
+    for file in sorted({*out.glob("*/landscape-*.npz"), *out.glob("*/*/landscape-*.npz")}):
+        try:
+            grid, recipe = read(file), recipe_of(file.parent)
+        except (RunError, OSError, *DAMAGE):
+            continue
+        place = (recipe.data, recipe.target, recipe.seed, grid.x, grid.y)
+        setting = tuple(str(grid.setting.get(name)) for name in ("split", "directions", "images"))
+        if min(grid.loss.shape) > 1 and np.isfinite(grid.loss).any():
+            groups.setdefault((*place, *setting), {})[file.parent] = (Result(file.parent, recipe, None, None), grid)
+    if not groups:
+        raise Missing("no loss landscape was saved", _command(results))
+    best = max(groups.values(), key=_worth)
+    table = sorted(rows([result for result, _ in best.values()]), key=lambda row: in_paper_order(row.key.optimizer))
+    shown = table[:MOST]
+    grids = {
+        name: best[row.results[0].path][1] for name, row in zip(named([row.key for row in shown]), shown, strict=True)
+    }
+    first = shown[0].results[0]
+    split = str(next(iter(grids.values())).setting.get("split"))
+    return Landscapes(first.data, str(first.recipe.target), first.recipe.seed, split, grids)
+
+
+def _worth(group: Mapping[Path, tuple[Result, Landscape]]) -> tuple[int, bool, int]:
+    """More runs, then random directions, as the paper's, then more points."""
+    _, grid = next(iter(group.values()))
+    return len(group), "random" in str(grid.setting.get("directions")), grid.loss.size
+
+
+def draw(found: Landscapes) -> Figure:
+    """Seen from above, the loss written on the lines."""
+    from mecam.analysis.plot_landscape import contours
+
+    figure = contours(found.grids)
+    for axes in figure.axes:
+        axes.grid(visible=False)
+    where = f"{found.data}, target {found.target}, seed {found.seed}, {found.split} images"
+    return _style.titled(figure, f"Loss landscapes: {where}")
+
+
+def figure(out: Path, results: Sequence[Result]) -> Figure:
+    return draw(values(out, results))
+
+
+def _command(results: Sequence[Result]) -> str:
+    """The command for the runs that the figure compares, those of one target and seed; or the one that trains them."""
+    groups: dict[tuple[str, str, int], dict[str, Result]] = {}
+    for result in sorted(results, key=lambda result: (result.recipe.steps, result.validation or 0)):
+        recipe = result.recipe
+        plain = recipe.method == "erm" and recipe.averaging == "none" and recipe.optimizer in COMPARED
+        if plain and result.accuracy is not None and RunFolder(result.path).model_file.exists():
+            groups.setdefault((result.data, result.target, recipe.seed), {})[recipe.optimizer] = result
+    if not groups:
+        return COMMAND
+    best = max(groups.values(), key=len)
+    runs = [f"RESULTS/{shlex.quote(best[name].path.name)}" for name in COMPARED if name in best]
+    return f"mecam landscape {' '.join(runs)} --out RESULTS/landscape"

@@ -1,0 +1,111 @@
+"""What figures are drawn from: means over seeds, the names of rows, and the reason why there is nothing to draw."""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mecam.benchmark import departures as differences
+from mecam.benchmark import paper
+from mecam.benchmark.tables import AVERAGE, SPREADS, Key, Row
+
+FIRST = ("adam", "sam", "gam", "sagm", "fad", "crsam", "fsam", "mecam")  # the optimizers of the paper's figures
+PREFERRED = "PACS"  # the data set of the paper's figures
+
+
+class Missing(Exception):
+    """Why a figure cannot be drawn, and the command that produces what it lacks; RESULTS stands for the folder."""
+
+    def __init__(self, why: str, command: str) -> None:
+        super().__init__(why)
+        self.why, self.command = why, command
+
+    def command_for(self, out: Path) -> str:
+        """The command for the results in this folder."""
+        return self.command.replace("RESULTS", shlex.quote(str(out)))
+
+
+@dataclass(frozen=True)
+class Point:
+    """A mean over seeds, percent."""
+
+    x: float
+    mean: float
+    spread: float | None = None  # standard error; None: one seed, or not known
+
+
+@dataclass(frozen=True)
+class Line:
+    """Points of one row; `published` are the paper's."""
+
+    name: str
+    optimizer: str
+    points: tuple[Point, ...]
+    published: tuple[Point, ...] = ()
+
+
+def mean_point(x: float, values: Sequence[float]) -> Point:
+    """The mean of the seeds' values."""
+    return Point(x, statistics.fmean(values), SPREADS["stderr"](values) if len(values) > 1 else None)
+
+
+def over_targets(row: Row, targets: Collection[str], x: float = 0.0) -> Point | None:
+    """The mean over targets inside each seed, then over the seeds that have all of them; None without such a seed."""
+    seeds = sorted({seed for _, seed in row.values})
+    whole = [seed for seed in seeds if all((target, seed) in row.values for target in targets)]
+    averages = [statistics.fmean(row.values[target, seed] for target in targets) for seed in whole]
+    return mean_point(x, averages) if averages and targets else None
+
+
+def published_mean(key: Key, target: str = AVERAGE) -> float | None:
+    """The published accuracy of this row on its data set: the first of the tables that have it."""
+    return next((cell.mean for cell in paper.beside(key, target)), None)
+
+
+def published_average(row: Row) -> float | None:
+    """The published average beside this row's, if that is over as many targets."""
+    targets = paper.TARGETS.get(row.key.data, {})
+    return published_mean(row.key) if len(targets) == len(row.cells) - 1 else None
+
+
+def row_name(key: Key) -> str:
+    """The paper's name for a row without its settings, such as MeCAM; ours where it has none."""
+    cells = paper.beside(key, AVERAGE, PREFERRED)
+    return cells[0].algorithm if cells else Key(key.data, key.method, key.optimizer, key.averaging).label
+
+
+def named(keys: Sequence[Key]) -> list[str]:
+    """Names for the rows of a figure; settings are named where two rows would be called the same."""
+    names = [row_name(key) for key in keys]
+    return [
+        f"{name} ({key.variant})" if names.count(name) > 1 and key.variant else name
+        for name, key in zip(names, keys, strict=True)
+    ]
+
+
+def in_paper_order(optimizer: str) -> int:
+    """The paper's optimizers first, in its order."""
+    return FIRST.index(optimizer) if optimizer in FIRST else len(FIRST)
+
+
+def main_data(names: Iterable[str]) -> str:
+    """The data set to draw: the paper's if it is among them, else the most frequent, the first of equals."""
+    counts = Counter(names)
+    return max(counts, key=lambda data: (data == PREFERRED, counts[data]))
+
+
+def target_words(targets: Iterable[str], total: int) -> str:
+    """Which targets a mean is over."""
+    names = sorted(targets)
+    return f"average of {total} targets" if len(names) == total > 1 else f"target {', '.join(names)}"
+
+
+def departures(rows: Iterable[Row], but: Collection[str] = ()) -> str:
+    """Return how the settings of these rows, `but` some, differ from the published ones, for a figure's footnote."""
+    words = dict.fromkeys(words for row in rows for words in differences.fewest(differences.of_row(row)))
+    found = [each for each in words if each.split()[0] not in but]
+    return f"ours: {'; '.join(found)}" if found else ""
