@@ -117,6 +117,36 @@ def test_a_missing_closure_says_how_to_write_one() -> None:
         optimizer.step()
 
 
+def test_at_learning_rate_0_a_closure_is_needed_too() -> None:
+    """As at the start of a linear warm-up. Only the call by which DCP makes state, with zero gradients, has none."""
+    model = network()
+    optimizer = SAM(model.parameters(), torch.optim.Adam, lr=0.0)
+    F.cross_entropy(model(X), Y).backward()
+    with pytest.raises(TypeError, match="step\\(\\) needs a closure"):
+        optimizer.step()
+    assert not optimizer.state
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    assert optimizer.state
+
+
+def test_a_loss_is_no_closure() -> None:
+    model = network()
+    optimizer = SAM(model.parameters(), torch.optim.Adam, lr=0.1)
+    with pytest.raises(TypeError, match=r"a Tensor is no closure. step\(\) needs a closure"):
+        optimizer.step(F.cross_entropy(model(X), Y))  # type: ignore[arg-type]
+
+
+def test_a_closure_that_does_nothing_after_a_backward_shows_how_to_write_one() -> None:
+    """Lightning's manual optimizer.step() hands over such a closure."""
+    model = network()
+    optimizer = SAM(model.parameters(), torch.optim.Adam, lr=0.1)
+    F.cross_entropy(model(X), Y).backward()
+    with pytest.raises(TypeError, match=r"the closure did nothing[\s\S]*def closure\(\):"):
+        optimizer.step(lambda: None)
+
+
 def test_a_closure_that_returns_nothing_is_refused() -> None:
     model = network()
     optimizer = SAM(model.parameters(), torch.optim.Adam, lr=0.1)
@@ -204,6 +234,44 @@ class TestLeftovers:
 
         with pytest.raises(RuntimeError, match="did not clear them"):
             optimizer.step(closure)
+
+    @pytest.mark.parametrize("in_place", [False, True])
+    def test_a_part_that_is_not_cleared_is_refused(self, in_place: bool) -> None:
+        """In the first step that has leftovers, whichever part of the network it is."""
+        for cleared, kept in ((0, 2), (2, 0)):
+            model = network()
+            optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1)
+
+            def closure(cleared: int = cleared, model: nn.Sequential = model) -> Tensor:
+                model[cleared].zero_grad(set_to_none=not in_place)
+                loss = F.cross_entropy(model(X), Y)
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+            before = bits(model)
+            with pytest.raises(RuntimeError, match="did not clear them"):
+                optimizer.step(closure)
+            assert_same_bits(model, before)
+            assert model[kept].weight.grad is not None
+
+    def test_hooks_are_few_where_gradients_are_cleared_by_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        model, hooks = network(), 0
+        optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1)
+        register = Tensor.register_hook
+
+        def counted(tensor: Tensor, hook: Callable[[Tensor], None]) -> object:
+            nonlocal hooks
+            hooks += 1
+            return register(tensor, hook)  # type: ignore[no-untyped-call]
+
+        monkeypatch.setattr(Tensor, "register_hook", counted)
+        counts = []
+        for _ in range(4):
+            hooks = 0
+            optimizer.step(closure_for(optimizer, model, X, Y))
+            counts.append(hooks)
+        assert counts == [0, 4, 1, 1]
 
     def test_without_clearing_the_first_step_is_right(self) -> None:
         """The machinery keeps the passes of one step apart even then; only a second step is refused."""

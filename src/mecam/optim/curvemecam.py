@@ -83,8 +83,8 @@ class CurveMeCAM(Meta):
         h = rho * stretch
         delta = h * unit(g)
         g_plus = grad_at(+delta)
-        if self.param_groups[0]["share"] > 0:
-            self.note("curvature", norm(g_plus - g) / (self.param_groups[0]["rho"] * stretch))
+        if self.first("share") > 0:
+            self.note("curvature", norm(g_plus - g) / (self.first("rho") * stretch))
         g_minus = grad_at(-delta, self.virtual_domain)
         weight = alpha / (h * h) if self.scaled else alpha
         if self.normalised:
@@ -93,11 +93,11 @@ class CurveMeCAM(Meta):
 
     def _stretch(self, g: Vector) -> float | Tensor:
         """h in units of rho; 1 before the curvature is known."""
-        first = self.param_groups[0]
-        if first["share"] == 0:
+        share, rho = self.first("share"), self.first("rho")
+        if share == 0:
             return 1.0
         size = norm(g)
         curvature = self.noted("curvature").to(size.device)
         # nothing over nothing: a zero gradient, which is not moved along anyway
-        wanted = (first["share"] * size / (curvature * first["rho"])).nan_to_num(nan=1.0)
+        wanted = (share * size / (curvature * rho)).nan_to_num(nan=1.0)
         return torch.where(curvature.isinf(), 1.0, wanted.clamp(1 / FARTHEST, FARTHEST)).to(size.dtype)

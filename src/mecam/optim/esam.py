@@ -57,7 +57,7 @@ class ESAM(SharpnessAware):
     def _mask(self) -> list[bool]:
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             raise RuntimeError("ESAM draws its mask on the host: a captured step would repeat one mask for ever")
-        generator = torch.Generator().manual_seed(1_000_003 * self.seed + int(self.param_groups[0]["taken"]))
+        generator = torch.Generator().manual_seed(1_000_003 * self.seed + int(self.first("taken")))
         # drawn in the groups' order: a Vector's depends on how the parameters are sharded
         draws = {id(p): torch.rand((), generator=generator).item() for p in self._all_parameters()}
         pairs = zip(self._space.parameters, self.per_parameter("beta"), strict=True)

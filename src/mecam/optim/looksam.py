@@ -49,8 +49,7 @@ class LookSAM(Looks):
         super().__init__(params, base_optimizer, {"rho": rho, "alpha": alpha, "k": k}, model=model, **options)
 
     def is_due(self) -> bool:
-        first = self.param_groups[0]
-        return self.kept("v") is None or int(first["taken"]) % first["k"] == 0
+        return self.kept("v") is None or int(self.first("taken")) % self.first("k") == 0
 
     def gradient(self, grad_at: GradAt) -> Vector:
         rho, alpha = self.values("rho", "alpha")

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from mecam.near import hint
+from mecam.optim._base import options_of
 from mecam.optim.asam import ASAM
 from mecam.optim.crsam import CRSAM
 from mecam.optim.curvemecam import CurveMeCAM
@@ -116,13 +117,7 @@ def _sharpness_aware_classes(entry: Entry) -> list[type]:
 
 def _check(name: str, settings: Mapping[str, Any], below: Entry, classes: Sequence[type]) -> None:
     """Refuse a setting that none of the classes names (some swallow any), and values that no plain optimizer takes."""
-    named = {
-        parameter.name
-        for each in classes
-        for parameter in inspect.signature(each.__init__).parameters.values()  # type: ignore[misc]
-        if parameter.kind is not parameter.VAR_KEYWORD
-    }
-    known = sorted(named - {"self", "params", "base_optimizer", "values"})
+    known = options_of(classes)
     for setting, value in settings.items():
         if setting not in known:
             near = hint(setting, known, otherwise="it has")

@@ -14,6 +14,7 @@ from mecam.optim._looks import Looks
 from mecam.optim._meta import ALPHA, BETA, RADIUS, Meta, check_weights
 from mecam.optim._passes import GradAt, VirtualDomain
 from mecam.optim.hyperparameters import Choice, Hyperparameter
+from mecam.optim.last import as_number
 from mecam.optim.vector import Vector, ratio, unit
 
 
@@ -85,13 +86,12 @@ class ThinMeCAM(Looks, Meta):
         check_weights(type(self).__name__, group["alpha"], group["beta"])
 
     def is_due(self) -> bool:
-        first = self.param_groups[0]
-        taken = first["taken"]
-        step = first["begun"] if isinstance(taken, Tensor) else taken  # the device may keep its count to itself
-        since = step - first["start"]
+        taken = self.first("taken")
+        step = self.first("begun") if isinstance(taken, Tensor) else taken  # the device may keep its count to itself
+        since = step - self.first("start")
         for group in self.param_groups:
-            group["begun"] = step + 1
-        looks: bool = since >= 0 and (since % first["every"] == 0 or self._is_open(first["gate"]))
+            group[self.key("begun")] = step + 1
+        looks: bool = since >= 0 and (since % self.first("every") == 0 or self._is_open(self.first("gate")))
         if looks:
             self._gap = None
         return looks
@@ -103,15 +103,15 @@ class ThinMeCAM(Looks, Meta):
         g = grad_at()
         delta = rho * unit(g)
         combined = (1 - alpha - beta) * g + alpha * grad_at(+delta) + beta * grad_at(-delta, self.virtual_domain)
-        if self.param_groups[0]["gate"] > 0:
+        if self.first("gate") > 0:
             self._measure()
         return combined
 
     def _commit(self, taken: bool | Tensor, shift: Vector | None) -> None:
         super()._commit(taken, shift)
         for group in self.param_groups:
-            if not isinstance(group["taken"], Tensor):
-                group["begun"] = group["taken"]
+            if not isinstance(group[self.key("taken")], Tensor):
+                group[self.key("begun")] = group[self.key("taken")]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
@@ -125,10 +125,9 @@ class ThinMeCAM(Looks, Meta):
         return abs(self._gap) > gate
 
     def _measure(self) -> None:
-        first = self.param_groups[0]
         device = self._space.kinds[0].device
-        f, plus, minus = (torch.as_tensor(loss, device=device) for loss in cast("Any", self._running).losses)
-        gaps = first["alpha"] * (plus - f) + first["beta"] * (minus - f)
+        f, plus, minus = (as_number(loss).to(device) for loss in cast("Any", self._running).losses)
+        gaps = self.first("alpha") * (plus - f) + self.first("beta") * (minus - f)
         total = torch.stack([gaps, f])
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.all_reduce(total, group=getattr(self.model, "process_group", None))

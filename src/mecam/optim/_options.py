@@ -1,0 +1,56 @@
+"""The options that every sharpness-aware optimizer takes, checked."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Literal, cast
+
+from torch import nn
+
+from mecam.optim.hyperparameters import Hyperparameter, check_switch
+
+Nonfinite = Literal["raise", "skip", "ignore"]
+CLIP_NORM = Hyperparameter("largest norm of the combined gradient", open_low=True)
+
+
+def check_options(
+    name: str, model: nn.Module | None, clip_norm: float | None, nonfinite: Nonfinite, **switches: bool
+) -> None:
+    """Refuse what an option does not allow; `name` is the optimizer's."""
+    if nonfinite not in ("raise", "skip", "ignore"):
+        raise ValueError(f"{name}: nonfinite={nonfinite!r} is not allowed; it must be 'raise', 'skip' or 'ignore'")
+    for switch, value in switches.items():
+        check_switch(name, switch, value)
+    if clip_norm is not None:
+        CLIP_NORM.check(name, "clip_norm", clip_norm)
+    if model is not None and not isinstance(model, nn.Module):
+        raise TypeError(f"{name}: model is a {type(model).__name__}; it must be the torch.nn.Module that is trained")
+    if switches["local_perturbation"]:
+        if not is_ddp(model):
+            raise ValueError(f"{name}: local_perturbation needs model= to be the DistributedDataParallel module")
+        if cast("Any", model).static_graph:
+            raise ValueError(f"{name}: local_perturbation needs DDP's no_sync, which fails with static_graph=True")
+
+
+def is_ddp(model: nn.Module | None) -> bool:
+    return hasattr(model, "no_sync") and hasattr(model, "process_group")
+
+
+def refuse_accumulate() -> None:
+    """Accelerate's accumulate skips step(), and with it the closure, for all micro-batches but the last."""
+    accelerate = sys.modules.get("accelerate.state")
+    settings = {} if accelerate is None else accelerate.GradientState._shared_state.get("plugin_kwargs", {})
+    if settings.get("num_steps", 1) > 1:
+        raise RuntimeError(
+            f"Accelerate's accumulate (gradient_accumulation_steps={settings['num_steps']}) skips step(), and with it "
+            "the closure, for all micro-batches but the last: their gradients would be missing. Create the "
+            "Accelerator without gradient_accumulation_steps, and loop over the micro-batches inside the closure:\n\n"
+            "    def closure():\n"
+            "        optimizer.zero_grad()\n"
+            "        losses = []\n"
+            "        for inputs, targets in micro_batches:  # drawn before the step\n"
+            "            loss = loss_function(model(inputs), targets) / len(micro_batches)\n"
+            "            accelerator.backward(loss)\n"
+            "            losses.append(loss.detach())\n"
+            "        return sum(losses)"
+        )
