@@ -383,7 +383,7 @@ class TestBases:
             SAM(network().parameters(), base)
 
     def test_an_unknown_keyword_is_the_bases_error(self) -> None:
-        with pytest.raises(TypeError, match="rhoo"):
+        with pytest.raises(TypeError, match="neither SAM nor SGD has an option 'rhoo'; did you mean rho"):
             SAM(network().parameters(), torch.optim.SGD, lr=0.1, rhoo=0.1)
 
 

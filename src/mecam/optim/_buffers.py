@@ -62,9 +62,7 @@ class Buffers:
     def watched(self) -> Iterator[None]:
         """Around the closure of a later pass."""
         if self.model is not None:
-            if not self.found:  # once a step: a walk over all modules takes its time
-                self.save(self.model)
-                self.replaced.update(self.found)
+            self.save_model()
             yield
         else:
             closure = None if self.look_into is None else self.look_into()
@@ -75,6 +73,12 @@ class Buffers:
             if unseen is not None:
                 unseen.require_seen(self.found, [*self.found.values(), *self.frozen.marks])
         self._require_saved()
+
+    def save_model(self) -> None:
+        """Copy the buffers of the model that was given, once a step: a walk over all modules takes its time."""
+        if self.model is not None and not self.found:
+            self.save(self.model)
+            self.replaced.update(self.found)
 
     def save(self, module: nn.Module) -> None:
         """Copy the buffers of the module and its children."""

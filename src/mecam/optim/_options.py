@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+import warnings
+from collections.abc import Sequence
 from typing import Any, Literal, cast
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from mecam.optim.hyperparameters import Hyperparameter, check_switch
 
@@ -34,6 +37,17 @@ def check_options(
 
 def is_ddp(model: nn.Module | None) -> bool:
     return hasattr(model, "no_sync") and hasattr(model, "process_group")
+
+
+def warn_of_half_precision(name: str, parameters: Sequence[Tensor]) -> None:
+    """A perturbation is small beside the weights: where these are rounded to 8 or 11 bits, most of it is lost."""
+    half = [p for p in parameters if p.dtype in (torch.bfloat16, torch.float16)]
+    if half:
+        warnings.warn(
+            f"{name}: {len(half)} of {len(parameters)} parameters are {half[0].dtype}. Most of a perturbation is below "
+            "their precision and is rounded away. Keep the weights in float32 and compute under torch.autocast",
+            stacklevel=4,
+        )
 
 
 def refuse_accumulate() -> None:

@@ -98,7 +98,7 @@ class Passes:
                 parameter.grad = None  # its tensor is ours now: the next backward must not add to it
             if not self.record:
                 self.gradients = []  # and the formula's to keep
-        self._move(offset)
+        self.move(offset)
         with ExitStack() as stack:
             if domain is not None:
                 stack.enter_context(domain.active())
@@ -112,6 +112,10 @@ class Passes:
                 loss = self.closure()
         if leftovers is not None:
             self._check(leftovers, loss)
+        return self.take(loss)
+
+    def take(self, loss: Any) -> Vector:
+        """The gradient of a pass that has just run."""
         gradient = self._take(loss)
         self.losses.append(_kept_loss(loss))
         self.gradients = [*self.gradients, gradient] if self.record else [gradient]
@@ -119,7 +123,7 @@ class Passes:
 
     def restore(self) -> None:
         """Weights and buffers as a plain pass would have left them."""
-        self._move(None)
+        self.move(None)
         self._weights = None
         self.buffers.restore()
 
@@ -130,7 +134,8 @@ class Passes:
         if leftovers.held:
             self.watch_every = leftovers.same()
 
-    def _move(self, offset: Vector | None) -> None:
+    def move(self, offset: Vector | None) -> None:
+        """Put the weights at theta + offset."""
         if self._weights is not None:
             self._move_back()
         if offset is not None:

@@ -15,7 +15,7 @@ from mecam.optim._base import BaseOptimizer, build, wants_hessian
 from mecam.optim._buffers import Buffers
 from mecam.optim._hessian import REFUSAL, hutchinson
 from mecam.optim._masked import unless_skipped
-from mecam.optim._options import Nonfinite, check_options, is_ddp, refuse_accumulate
+from mecam.optim._options import Nonfinite, check_options, is_ddp, refuse_accumulate, warn_of_half_precision
 from mecam.optim._passes import HOW_TO_STEP, Closure, GradAt, NoGradientError, Passes
 from mecam.optim._shards import is_distributed, is_flat_shard, local, reshard
 from mecam.optim._unseen import frames_compiled
@@ -89,6 +89,7 @@ class SharpnessAware(Wrapper):
         check_options(name, model, clip_norm, nonfinite, **switches)
         base = build(type(self), base_optimizer, params, base_kwargs)
         parameters = [parameter for group in base.param_groups for parameter in group["params"]]
+        warn_of_half_precision(name, [p for p in parameters if p.requires_grad])
         if any(map(is_flat_shard, parameters)):
             raise ValueError(
                 f"{name}: FullyShardedDataParallel (FSDP1) does not show how its parameters are sharded, so no norm "
@@ -187,6 +188,8 @@ class SharpnessAware(Wrapper):
         if by_scaler or not callable(closure):
             given = "" if closure is None or callable(closure) else f"a {type(closure).__name__} is no closure. "
             raise TypeError(given + HOW_TO_STEP)
+        if self._running is not None:
+            raise RuntimeError("step() was called inside a step, or between first_step() and second_step()")
         refuse_accumulate()
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
         passes, scale = self._begin(closure, scaler)
