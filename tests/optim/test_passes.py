@@ -1,18 +1,21 @@
 """The closure contract, and what the passes put back: weights bit for bit, whatever happens inside a closure."""
 
 import signal
+import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mecam.optim import OPTIMIZERS, SAM, WSAM, MeCAM, SharpnessAware
+from mecam.optim import OPTIMIZERS, SAM, WSAM, MeCAM, SharpnessAware, _passes
 from tests.optim.flat import batch, closure_for, flatten, network
 
 METHODS = [entry.sharpness_aware for entry in OPTIMIZERS.values() if entry.sharpness_aware is not None]
 X, Y = batch()
+pytestmark = pytest.mark.filterwarnings("ignore:.* parameters are torch:UserWarning")  # of half precision
 
 
 def bits(model: nn.Module) -> list[Tensor]:
@@ -360,6 +363,42 @@ def test_a_kept_gradient_is_no_alias_of_memory_that_the_next_pass_fills() -> Non
         optimizer.step(closure)
         reference.step(closure_for(reference, other, X, Y))
     assert torch.equal(flatten(parameters), flatten(list(other.parameters())))
+
+
+def test_what_a_compiled_cuda_graph_fills_again_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With mode="reduce-overhead" gradients and losses of every replay lie in the same memory, and are no views."""
+    monkeypatch.setattr(_passes, "filled_again", lambda _: True)
+    model, other = network(), network()
+    optimizer = MeCAM(model.parameters(), torch.optim.SGD, 0.3, alpha=0.3, beta=0.2, lr=0.1, track=True)
+    reference = MeCAM(other.parameters(), torch.optim.SGD, 0.3, alpha=0.3, beta=0.2, lr=0.1, track=True)
+    memory = [torch.empty_like(p) for p in model.parameters()]
+    loss_memory = torch.empty((), dtype=torch.float64)
+
+    def closure() -> Tensor:
+        loss = F.cross_entropy(model(X), Y)
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        for parameter, place, gradient in zip(model.parameters(), memory, gradients, strict=True):
+            parameter.grad = place.copy_(gradient)
+        return loss_memory.copy_(loss.detach())
+
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = optimizer.step(closure)
+        assert torch.equal(loss, reference.step(closure_for(reference, other, X, Y)))
+        assert optimizer.last == reference.last
+    assert torch.equal(flatten(list(model.parameters())), flatten(list(other.parameters())))
+
+
+def test_nothing_is_copied_where_there_are_no_such_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not _passes.filled_again(torch.device("cpu"))
+    monkeypatch.setitem(sys.modules, "torch._inductor.cudagraph_trees", None)
+    assert not _passes.filled_again(torch.device("cuda", 0))
+    managers = {0: object(), 1: None}
+    trees = SimpleNamespace(get_manager=lambda index, create_if_none_exists: managers[index])  # noqa: ARG005
+    monkeypatch.setitem(sys.modules, "torch._inductor.cudagraph_trees", trees)
+    assert _passes.filled_again(torch.device("cuda", 0))
+    assert not _passes.filled_again(torch.device("cuda", 1))
+    assert not _passes.filled_again(torch.device("cpu"))
 
 
 @pytest.mark.parametrize("method", METHODS)

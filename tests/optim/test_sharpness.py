@@ -15,6 +15,7 @@ from tests.optim.flat import batch, closure_for, flatten, gradient, network
 from tests.optim.test_passes import METHODS, assert_same_bits, bits
 
 X, Y = batch()
+pytestmark = pytest.mark.filterwarnings("ignore:.* parameters are torch:UserWarning")  # of half precision
 
 
 class TestGroups:

@@ -14,6 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
+from mecam.optim._options import outside
+
 PREFIX = "sharpness_"
 NESTED = "base_optimizer_state"
 OwnState = dict[Tensor, dict[str, Tensor]]
@@ -48,7 +50,7 @@ def without_copies_of_weights(state_dict: dict[str, Any]) -> dict[str, Any]:
         warnings.warn(
             "the state loaded has weights (old_p) and nothing of the base optimizer, as davda54/sam saves it: "
             "momentum and other moments start anew",
-            stacklevel=3,
+            stacklevel=outside(),
         )
     return kept
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from mecam.optim._base import BaseOptimizer
+from mecam.optim._options import outside
 from mecam.optim._passes import VirtualDomain
 from mecam.optim.hyperparameters import Choice, Hyperparameter
 from mecam.optim.sharpness import SharpnessAware
@@ -53,4 +54,6 @@ def check_weights(owner: str, alpha: float | Tensor, beta: float | Tensor) -> No
             "or the plain gradient is ascended"
         )
     if beta > alpha:
-        warnings.warn(f"{owner}: beta={beta!r} > alpha={alpha!r}; the paper's condition is beta <= alpha", stacklevel=8)
+        warnings.warn(
+            f"{owner}: beta={beta!r} > alpha={alpha!r}; the paper's condition is beta <= alpha", stacklevel=outside()
+        )

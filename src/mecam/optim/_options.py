@@ -35,36 +35,25 @@ def check_options(
             raise ValueError(f"{name}: local_perturbation needs DDP's no_sync, which fails with static_graph=True")
 
 
+def outside() -> int:
+    """The `stacklevel` with which the caller's warning shows the first line outside this package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("mecam.optim."):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
 def is_ddp(model: nn.Module | None) -> bool:
     return hasattr(model, "no_sync") and hasattr(model, "process_group")
 
 
 def warn_of_half_precision(name: str, parameters: Sequence[Tensor]) -> None:
-    """A perturbation is small beside the weights: where these are rounded to 8 or 11 bits, most of it is lost."""
+    """A perturbation is small beside the weights: where these are rounded to 8 or 11 bits, most do not move."""
     half = [p for p in parameters if p.dtype in (torch.bfloat16, torch.float16)]
     if half:
         warnings.warn(
-            f"{name}: {len(half)} of {len(parameters)} parameters are {half[0].dtype}. Most of a perturbation is below "
-            "their precision and is rounded away. Keep the weights in float32 and compute under torch.autocast",
-            stacklevel=4,
-        )
-
-
-def refuse_accumulate() -> None:
-    """Accelerate's accumulate skips step(), and with it the closure, for all micro-batches but the last."""
-    accelerate = sys.modules.get("accelerate.state")
-    settings = {} if accelerate is None else accelerate.GradientState._shared_state.get("plugin_kwargs", {})
-    if settings.get("num_steps", 1) > 1:
-        raise RuntimeError(
-            f"Accelerate's accumulate (gradient_accumulation_steps={settings['num_steps']}) skips step(), and with it "
-            "the closure, for all micro-batches but the last: their gradients would be missing. Create the "
-            "Accelerator without gradient_accumulation_steps, and loop over the micro-batches inside the closure:\n\n"
-            "    def closure():\n"
-            "        optimizer.zero_grad()\n"
-            "        losses = []\n"
-            "        for inputs, targets in micro_batches:  # drawn before the step\n"
-            "            loss = loss_function(model(inputs), targets) / len(micro_batches)\n"
-            "            accelerator.backward(loss)\n"
-            "            losses.append(loss.detach())\n"
-            "        return sum(losses)"
+            f"{name}: {len(half)} of {len(parameters)} parameters are {half[0].dtype}. A perturbation is below the "
+            "precision of most weights, and leaves them where they are. Keep the weights in float32 and compute under "
+            "torch.autocast",
+            stacklevel=outside(),
         )

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from mecam.optim._base import BaseOptimizer, refuse_clashes
 from mecam.optim._checkpoint import PREFIX, OwnState, base_part, merge, own_part, without_copies_of_weights
+from mecam.optim._options import outside
 from mecam.optim.hyperparameters import Hyperparameter
 from mecam.optim.vector import Coefficient, PerGroup
 
@@ -140,7 +141,7 @@ class Wrapper(Optimizer):
             warnings.warn(
                 f"{type(self).__name__}: the state loaded has no {', '.join(self.keeps)} and starts it anew. "
                 "torch.distributed.checkpoint leaves it out with flatten_optimizer_state_dict=True",
-                stacklevel=2,
+                stacklevel=outside(),
             )
         for after in self._optimizer_load_state_dict_post_hooks.values():
             after(self)

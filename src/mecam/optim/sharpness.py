@@ -13,9 +13,10 @@ from torch.optim.optimizer import ParamsT
 
 from mecam.optim._base import BaseOptimizer, build, wants_hessian
 from mecam.optim._buffers import Buffers
+from mecam.optim._frameworks import refuse_accumulate, skips_backward
 from mecam.optim._hessian import REFUSAL, hutchinson
 from mecam.optim._masked import unless_skipped
-from mecam.optim._options import Nonfinite, check_options, is_ddp, refuse_accumulate, warn_of_half_precision
+from mecam.optim._options import Nonfinite, check_options, is_ddp, warn_of_half_precision
 from mecam.optim._passes import HOW_TO_STEP, Closure, GradAt, NoGradientError, Passes
 from mecam.optim._shards import is_distributed, is_flat_shard, local, reshard
 from mecam.optim._unseen import frames_compiled
@@ -191,6 +192,9 @@ class SharpnessAware(Wrapper):
         if self._running is not None:
             raise RuntimeError("step() was called inside a step, or between first_step() and second_step()")
         refuse_accumulate()
+        if skips_backward(closure):
+            with torch.enable_grad():
+                return closure()
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
         passes, scale = self._begin(closure, scaler)
         try:
