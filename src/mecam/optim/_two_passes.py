@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import torch
-from torch import Tensor
 
 from mecam.optim._passes import VirtualDomain
 from mecam.optim.sharpness import SharpnessAware
@@ -40,7 +39,7 @@ class TwoPasses(SharpnessAware):
             raise RuntimeError("first_step() was called twice; second_step() comes after it, or step(closure) alone")
         if self.local_perturbation or self._wants_hessian:
             raise RuntimeError("local_perturbation and AdaHessian need step(closure); first_step() cannot serve them")
-        passes, _ = self._begin(_no_closure, None)
+        passes, _ = self._begin(lambda: None, None)  # the loop calls instead
         try:
             first = passes.take(UNKNOWN)
             passes.move(self._offset(first))
@@ -93,7 +92,3 @@ class _Reached(Exception):
     def __init__(self, offset: Vector) -> None:
         super().__init__()
         self.offset = offset
-
-
-def _no_closure() -> Tensor | Any:
-    raise RuntimeError("between first_step() and second_step() there is no closure to call")
