@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -27,20 +27,19 @@ class Buffers:
 
     Args:
         model: the network.
-        moved: ids of the parameters that the optimizer perturbs. All others are frozen.
+        frozen: the parameters that are not perturbed, where they are to be restored as well.
         look_into: asked before a later pass for a closure to search for modules that cannot be seen, or None.
     """
 
     def __init__(
         self,
         model: nn.Module | None,
-        moved: Collection[int] | None = None,
+        frozen: Frozen | None = None,
         *,
         look_into: Callable[[], Any] | None = None,
     ) -> None:
         self.model = model
-        self.moved = moved
-        self.frozen = Frozen(moved or ())
+        self.frozen = frozen
         self.look_into = look_into
         self.found: dict[Slot, Tensor | None] = {}  # what hung there before a later pass
         self.replaced: set[Slot] = set()  # where a module may have hung up another tensor
@@ -56,7 +55,8 @@ class Buffers:
             with ExitStack() as hooks:
                 self._watch(hooks, self._note)
                 yield
-        self.frozen.save()
+        if self.frozen is not None:
+            self.frozen.save()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -66,11 +66,11 @@ class Buffers:
             yield
         else:
             closure = None if self.look_into is None else self.look_into()
-            unseen = None if closure is None else Unseen(closure, self.frozen.moved)
+            unseen = None if closure is None or self.frozen is None else Unseen(closure, self.frozen.moved)
             with ExitStack() as hooks:
                 self._watch(hooks, self.save)
                 yield
-            if unseen is not None:
+            if unseen is not None and self.frozen is not None:
                 unseen.require_seen(self.found, [*self.found.values(), *self.frozen.marks])
         self._require_saved()
 
@@ -98,15 +98,16 @@ class Buffers:
             buffer, hung = self.found[module, name], module._buffers
             if name not in hung or hung[name] is not buffer:
                 hung[name] = buffer
-        self.frozen.restore()
+        if self.frozen is not None:
+            self.frozen.restore()
 
     def _note(self, module: nn.Module) -> None:
-        if self.moved is not None:
+        if self.frozen is not None:
             with torch.no_grad():
                 self.frozen.note(p for child in _modules(module) for p in child._parameters.values())
 
     def _require_saved(self) -> None:
-        if changed := self.frozen.changed():
+        if self.frozen is not None and (changed := self.frozen.changed()):
             named = () if self.model is None else self.model.named_parameters()
             names: dict[Tensor, str] = {p: name for name, p in named}
             shown = ", ".join(names.get(p, f"one of shape {tuple(p.shape)}") for p in changed[:3])

@@ -14,6 +14,7 @@ from torch.optim.optimizer import ParamsT
 from mecam.optim._base import BaseOptimizer, build, wants_hessian
 from mecam.optim._buffers import Buffers
 from mecam.optim._frameworks import refuse_accumulate, skips_backward
+from mecam.optim._frozen import Frozen
 from mecam.optim._hessian import REFUSAL, hutchinson
 from mecam.optim._masked import unless_skipped
 from mecam.optim._options import Nonfinite, check_options, is_ddp, warn_of_half_precision
@@ -56,7 +57,7 @@ class SharpnessAware(Wrapper):
     transient = (
         *Wrapper.transient,
         *("last", "_running", "_space", "_to_keep", "_to_note", "_shift", "_diagonal", "_stepped"),
-        *("_watch_every", "_searched"),
+        *("_watch_every", "_searched", "_hidden"),
     )
     _step_supports_amp_scaling = True  # GradScaler.step then marks its call with `found_inf`, and it can be refused
 
@@ -69,6 +70,7 @@ class SharpnessAware(Wrapper):
     _diagonal: dict[Tensor, Tensor] | None
     _stepped: dict[Tensor, None]  # parameters that the base was seen to keep no state for
     _watch_every: bool  # gradient from before a step
+    _hidden: dict[Tensor, None]  # frozen parameters that closures write to through `.data`
     _searched: tuple[Space, int] | None  # when the closure was last searched for modules that cannot be seen
 
     def __init__(
@@ -225,7 +227,7 @@ class SharpnessAware(Wrapper):
         self._running = Passes(
             self._space,
             closure,
-            buffers=Buffers(self.model, self._space.ids, look_into=partial(self._to_search, closure)),
+            buffers=Buffers(self.model, self._frozen(), look_into=partial(self._to_search, closure)),
             shared_noise=self.shared_noise,
             unscale=None if scale is None else 1 / scale,
             around=cast("Any", self.model).no_sync if self.local_perturbation else None,
@@ -267,8 +269,13 @@ class SharpnessAware(Wrapper):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.last = self._running = self._shift = self._diagonal = self._searched = None
         self._to_keep, self._to_note, self._stepped, self._space = {}, {}, {}, Space([])
-        self._watch_every = True
+        self._watch_every, self._hidden = True, {}
         super().__setstate__(state)
+
+    def _frozen(self) -> Frozen:
+        new = self._searched is None or self._searched[0] is not self._space
+        capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+        return Frozen(self._space.ids, self._hidden, by_value=new and not capturing)
 
     def _to_search(self, closure: Closure) -> Closure | None:
         """The closure in the first step with several passes, and whenever more has been compiled since the last."""
