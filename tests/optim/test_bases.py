@@ -140,6 +140,11 @@ class TestMessages:
         with pytest.raises(TypeError, match="neither SAM nor Yogi has an option 'shared_nose'; did you mean shared_n"):
             SAM(network().parameters(), base, shared_nose=True)
 
+    def test_a_function_that_hands_on_keywords_gets_them(self) -> None:
+        """Also one that is near a hyperparameter of the method."""
+        optimizer = MeCAM(network().parameters(), lambda p, **options: torch.optim.Adam(p, **options), betas=(0.8, 0.9))
+        assert optimizer.param_groups[0]["betas"] == (0.8, 0.9)
+
     def test_a_group_that_is_no_dict(self) -> None:
         optimizer = SAM(network().parameters(), torch.optim.SGD, lr=0.1)
         with pytest.raises(TypeError, match=r'param_group is a list; .*add_param_group\(\{"params": parameters\}\)'):

@@ -3,12 +3,15 @@
 import copy
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
+from types import ModuleType
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from mecam.optim import SAM, MeCAM
+from mecam.optim._unseen import modules_in
 
 torch.manual_seed(0)
 X = torch.randn(8, 3)
@@ -92,6 +95,46 @@ def test_parameters_without_a_module_work_though_something_was_compiled() -> Non
     optimizer = SAM([weight], torch.optim.SGD, lr=0.1)
     optimizer.step(closure_for(optimizer, lambda x: x @ weight))
     assert not torch.equal(weight, torch.ones(3, 2))
+
+
+class Proxy:
+    """Stands for an object that is not there, as a request's does outside of one."""
+
+    @property
+    def __dict__(self) -> dict[str, object]:  # type: ignore[override]
+        raise RuntimeError("nothing is bound")
+
+
+class Holder:
+    def __init__(self, model: nn.Module) -> None:
+        self.parts = {"model": (model,)}
+        self.proxy = Proxy()
+
+    def loss(self, x: Tensor) -> Tensor:
+        loss: Tensor = self.parts["model"][0](x).sum()
+        return loss
+
+
+def test_a_closure_is_searched_for_modules_wherever_it_can_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = nn.BatchNorm1d(3)
+    model = nn.Sequential(inner)
+    holder = Holder(model)
+    library = ModuleType("library")
+    library.model = model  # type: ignore[attr-defined]
+    monkeypatch.setitem(globals(), "imported", library)
+    ways: dict[str, Callable] = {
+        "a variable": lambda: model(X),
+        "a default": lambda m=model: m(X),
+        "a method": holder.loss,
+        "a partial": partial(holder.loss, X),
+        "a compiled function": torch.compile(lambda x: model(x), backend="eager"),
+        "a compiled module": torch.compile(model, backend="eager"),
+        "an imported module": lambda: imported.model(X),  # type: ignore[name-defined]  # noqa: F821
+        "a function in it": lambda: [holder.loss(x) for x in (X,)],
+    }
+    for name, way in ways.items():
+        assert inner in modules_in(way), name
+    assert modules_in(lambda: X) == []
 
 
 def test_two_threads_keep_their_statistics_apart() -> None:

@@ -75,11 +75,13 @@ def _refuse_typos(owner: type, base: BaseOptimizer, kwargs: Collection[str]) -> 
     """An unknown keyword is the base's error. Here it also shows what there is, and some bases would swallow it."""
     parameters = inspect.signature(base).parameters.values()
     swallows = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    if swallows and not isinstance(base, type):
+        return  # a function that hands them on
     own = options_of(each for each in owner.__mro__ if issubclass(each, Optimizer) and each is not Optimizer)
     theirs = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)][1:]
     known = sorted({*own, *theirs})
     for keyword in kwargs:
-        # among keywords that go on to somewhere else, only a near miss is a typo
+        # where a class takes any keyword, only a near miss is a typo
         if keyword not in known and (not swallows or get_close_matches(keyword, known, cutoff=0.8)):
             name = getattr(base, "__name__", "the base optimizer")
             raise TypeError(f"neither {owner.__name__} nor {name} has an option {keyword!r}; {hint(keyword, known)}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -73,7 +74,8 @@ def modules_in(closure: Any) -> list[nn.Module]:
             continue
         seen[id(each)] = each
         if not issubclass(type(each), nn.Module):
-            waiting.extend(_inside(each))
+            with suppress(AttributeError, RuntimeError, TypeError, ValueError):  # of objects that stand for others
+                waiting.extend(_inside(each))
         elif not isinstance(each, torch.jit.ScriptModule):  # those are seen, and keep their buffers elsewhere
             found.update(dict.fromkeys(each.modules()))
     return list(found)
@@ -83,8 +85,8 @@ def _inside(each: Any) -> Iterable[Any]:
     match each:
         case FunctionType():
             cells = [cell.cell_contents for cell in each.__closure__ or () if cell != CellType()]
-            outside = () if each.__module__.startswith("torch.") else _names(each.__code__)
-            named = [each.__globals__[name] for name in outside if name in each.__globals__]
+            library = (each.__module__ or "").startswith("torch.")
+            named = [] if library else _looked_up(set(_names(each.__code__)), each.__globals__)
             return [*cells, *named, *(each.__defaults__ or ()), *vars(each).values()]
         case MethodType():
             return each.__self__, each.__func__
@@ -96,6 +98,13 @@ def _inside(each: Any) -> Iterable[Any]:
         case type() | ModuleType() | Tensor():
             return ()
     return [*getattr(each, "__dict__", {}).values()]
+
+
+def _looked_up(names: set[str], outside: dict[str, Any]) -> list[Any]:
+    """What these names mean in a function: globals, and attributes of imported modules among them."""
+    found = [outside[name] for name in names if name in outside]
+    modules = [vars(each) for each in found if isinstance(each, ModuleType)]
+    return found + [inside[name] for inside in modules for name in names if name in inside]
 
 
 def _names(code: CodeType) -> Iterator[str]:
