@@ -117,10 +117,21 @@ class TestOrder:
         assert optimizer.first_pass
         optimizer.first_step()
         assert not optimizer.first_pass
-        with pytest.raises(RuntimeError, match="called twice"):
+
+    def test_a_loop_that_failed_halfway_finds_the_weights_again(self) -> None:
+        model = network()
+        optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1)
+        before = bits(model)
+        for again, words in (
+            (optimizer.first_step, "called twice"),
+            (lambda: optimizer.step(closure_for(optimizer, model, X, Y)), r"between first_step\(\) and second_step"),
+        ):
+            loss_of(model).backward()
             optimizer.first_step()
-        with pytest.raises(RuntimeError, match=r"between first_step\(\) and second_step\(\)"):
-            optimizer.step(closure_for(optimizer, model, X, Y))
+            with pytest.raises(RuntimeError, match=words):
+                again()
+            assert_same_bits(model, before)
+        optimizer.step(closure_for(optimizer, model, X, Y))
 
     def test_without_gradients_nothing_moves(self) -> None:
         model = network()

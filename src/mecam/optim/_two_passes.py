@@ -24,7 +24,8 @@ class TwoPasses(SharpnessAware):
         loss_function(model(inputs), targets).backward()
         optimizer.second_step(zero_grad=True)
 
-    Between the two the weights are perturbed, also if the loop stops there. Buffers change in both passes unless the
+    Between the two the weights are perturbed, also if the loop fails there; another first_step restores them and raises
+    an error. Buffers change in both passes unless the
     optimizer was given the model.
     """
 
@@ -36,7 +37,11 @@ class TwoPasses(SharpnessAware):
             zero_grad: for the sake of other implementations. The gradients are cleared in any case.
         """
         if self._running is not None:
-            raise RuntimeError("first_step() was called twice; second_step() comes after it, or step(closure) alone")
+            self._restore(self._running)
+            raise RuntimeError(
+                "first_step() was called twice, without second_step() between. The weights are as before the first; "
+                "compute the gradients anew"
+            )
         if self.local_perturbation or self._wants_hessian:
             raise RuntimeError("local_perturbation and AdaHessian need step(closure); first_step() cannot serve them")
         passes, _ = self._begin(lambda: None, None)  # the loop calls instead

@@ -192,7 +192,10 @@ class SharpnessAware(Wrapper):
             given = "" if closure is None or callable(closure) else f"a {type(closure).__name__} is no closure. "
             raise TypeError(given + HOW_TO_STEP)
         if self._running is not None:
-            raise RuntimeError("step() was called inside a step, or between first_step() and second_step()")
+            self._restore(self._running)
+            raise RuntimeError(
+                "step() was called inside a step, or between first_step() and second_step(). The weights are as before"
+            )
         refuse_accumulate()
         if skips_backward(closure):
             with torch.enable_grad():
