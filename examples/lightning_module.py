@@ -30,9 +30,7 @@ class Classifier(pl.LightningModule):
         self.style = MixStyle().attach(self.network, self.network.stages)
 
     def configure_optimizers(self) -> MeCAM:
-        return MeCAM(
-            self.parameters(), torch.optim.Adam, lr=3e-3, rho=0.1, virtual_domain=self.style, model=self.network
-        )
+        return MeCAM(self.parameters(), torch.optim.Adam, lr=3e-3, rho=0.1, virtual_domain=self.style, model=self)
 
     def training_step(self, batch: list[Tensor]) -> Tensor:
         images, labels = batch

@@ -35,7 +35,9 @@ def train(name: str, seed: int, steps: int) -> float:
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
     model.append(nn.Linear(16 * 7 * 7, 4))
-    settings = {"virtual_domain": MixStyle().attach(model, ["0"])} if name == "mecam" else {}
+    settings = {} if name == "adam" else {"model": model}  # batch norm then changes once a step
+    if name == "mecam":
+        settings["virtual_domain"] = MixStyle().attach(model, ["0"])
     optimizer = create(name, model.parameters(), lr=1e-3, **settings)
     *sources, unseen = CASTS.values()
     for _ in range(steps):

@@ -288,6 +288,41 @@ def test_manual_optimization_and_accumulation_in_the_closure(tmp_path: Path) -> 
     assert_same(module.model, plain_loop(MeCAM, parts=2)[0])
 
 
+class Forgetful(ManualClassifier):
+    """Manual optimization as for other optimizers."""
+
+    def training_step(self, batch: list[Tensor], _: int) -> None:  # type: ignore[override]
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(F.cross_entropy(self.model(batch[0]), batch[1]))
+        optimizer.step()
+
+
+def test_manual_optimization_without_a_closure_is_refused_with_one(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"the closure did nothing[\s\S]*def closure\(\):"):
+        fit(Forgetful(), tmp_path)
+
+
+class Averaged(Classifier):
+    def training_step(self, batch: list[Tensor], _: int) -> Tensor:
+        return F.cross_entropy(self.model(batch[0]), batch[1])
+
+    def configure_optimizers(self) -> Any:
+        return optimizer_for(self.method, self.model)
+
+
+@pytest.mark.filterwarnings("ignore:.*SWA:UserWarning")
+def test_stochastic_weight_averaging_ends_with_its_epoch_for_batch_norm(tmp_path: Path) -> None:
+    """It has no backward, and Lightning calls step() at its end."""
+    module = Averaged(MeCAM)
+    averaging = pl.callbacks.StochasticWeightAveraging(swa_lrs=0.05, swa_epoch_start=1)
+    fit(module, tmp_path, callbacks=[averaging])
+    assert averaging._average_model is not None
+    averaged: Any = averaging._average_model
+    assert all(map(torch.equal, module.model.parameters(), averaged.model.parameters()))
+    assert module.model[1].num_batches_tracked == 4
+
+
 class SkippingClassifier(Classifier):
     def training_step(self, batch: list[Tensor], index: int) -> Any:  # type: ignore[override]
         return None if index == 1 else super().training_step(batch, index)

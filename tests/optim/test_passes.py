@@ -1,18 +1,20 @@
 """The closure contract, and what the passes put back: weights bit for bit, whatever happens inside a closure."""
 
 import signal
-from collections.abc import Callable
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mecam.optim import OPTIMIZERS, SAM, WSAM, MeCAM, SharpnessAware
+from mecam.optim import OPTIMIZERS, SAM, WSAM, MeCAM, SharpnessAware, _passes
 from tests.optim.flat import batch, closure_for, flatten, network
 
 METHODS = [entry.sharpness_aware for entry in OPTIMIZERS.values() if entry.sharpness_aware is not None]
 X, Y = batch()
+pytestmark = pytest.mark.filterwarnings("ignore:.* parameters are torch:UserWarning")  # of half precision
 
 
 def bits(model: nn.Module) -> list[Tensor]:
@@ -117,6 +119,36 @@ def test_a_missing_closure_says_how_to_write_one() -> None:
         optimizer.step()
 
 
+def test_at_learning_rate_0_a_closure_is_needed_too() -> None:
+    """As at the start of a linear warm-up. Only the call by which DCP makes state, with zero gradients, has none."""
+    model = network()
+    optimizer = SAM(model.parameters(), torch.optim.Adam, lr=0.0)
+    F.cross_entropy(model(X), Y).backward()
+    with pytest.raises(TypeError, match="step\\(\\) needs a closure"):
+        optimizer.step()
+    assert not optimizer.state
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    assert optimizer.state
+
+
+def test_a_loss_is_no_closure() -> None:
+    model = network()
+    optimizer = SAM(model.parameters(), torch.optim.Adam, lr=0.1)
+    with pytest.raises(TypeError, match=r"a Tensor is no closure. step\(\) needs a closure"):
+        optimizer.step(F.cross_entropy(model(X), Y))  # type: ignore[arg-type]
+
+
+def test_a_closure_that_does_nothing_after_a_backward_shows_how_to_write_one() -> None:
+    """Lightning's manual optimizer.step() hands over such a closure."""
+    model = network()
+    optimizer = SAM(model.parameters(), torch.optim.Adam, lr=0.1)
+    F.cross_entropy(model(X), Y).backward()
+    with pytest.raises(TypeError, match=r"the closure did nothing[\s\S]*def closure\(\):"):
+        optimizer.step(lambda: None)
+
+
 def test_a_closure_that_returns_nothing_is_refused() -> None:
     model = network()
     optimizer = SAM(model.parameters(), torch.optim.Adam, lr=0.1)
@@ -141,83 +173,6 @@ def test_a_closure_that_leaves_out_its_batch_does_nothing() -> None:
     before = bits(model)
     assert optimizer.step(lambda: None) is None
     assert_same_bits(model, before)
-
-
-class TestLeftovers:
-    """Gradients from before the step: cleared in whatever way, or refused."""
-
-    def step_twice(self, clear: Callable[[SharpnessAware, nn.Module], None]) -> Tensor:
-        model = network()
-        optimizer = MeCAM(model.parameters(), torch.optim.Adam, lr=0.1)
-
-        def closure() -> Tensor:
-            clear(optimizer, model)
-            loss = F.cross_entropy(model(X), Y)
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)
-        assert model[0].weight.grad is not None  # the combined gradient stays, as with any optimizer
-        optimizer.step(closure)
-        return flatten(list(model.parameters()))
-
-    def test_every_way_of_clearing_gives_the_same(self) -> None:
-        ways: list[Callable[[SharpnessAware, nn.Module], None]] = [
-            lambda optimizer, _: optimizer.zero_grad(),
-            lambda optimizer, _: optimizer.zero_grad(set_to_none=False),
-            lambda _, model: model.zero_grad(),
-            lambda _, model: [p.grad.zero_() for p in model.parameters() if p.grad is not None] and None,
-        ]
-        results = [self.step_twice(way) for way in ways]
-        for result in results[1:]:
-            assert torch.equal(result, results[0])
-
-    def test_uncleared_is_refused(self) -> None:
-        with pytest.raises(RuntimeError, match="did not clear them"):
-            self.step_twice(lambda *_: None)
-
-    def test_accumulation_outside_is_refused_and_weights_are_untouched(self) -> None:
-        model = network()
-        optimizer = SAM(model.parameters(), torch.optim.Adam, lr=0.1)
-        before = bits(model)
-        F.cross_entropy(model(X[:6]), Y[:6]).backward()
-
-        def closure() -> Tensor:
-            loss = F.cross_entropy(model(X[6:]), Y[6:])
-            loss.backward()
-            return loss
-
-        with pytest.raises(RuntimeError, match="loop over them inside the closure"):
-            optimizer.step(closure)
-        assert_same_bits(model, before)
-
-    def test_a_stale_gradient_of_an_unused_parameter_is_refused(self) -> None:
-        used, unused = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
-        unused.grad = torch.ones(3)
-        optimizer = SAM([{"params": [used]}, {"params": [unused]}], torch.optim.SGD, lr=0.1)
-
-        def closure() -> Tensor:
-            used.grad = None
-            loss = used.square().sum()
-            loss.backward()
-            return loss
-
-        with pytest.raises(RuntimeError, match="did not clear them"):
-            optimizer.step(closure)
-
-    def test_without_clearing_the_first_step_is_right(self) -> None:
-        """The machinery keeps the passes of one step apart even then; only a second step is refused."""
-        a, b = network(), network()
-        one, two = (MeCAM(m.parameters(), torch.optim.SGD, lr=0.1) for m in (a, b))
-
-        def closure() -> Tensor:
-            loss = F.cross_entropy(a(X), Y)
-            loss.backward()
-            return loss
-
-        one.step(closure)
-        two.step(closure_for(two, b, X, Y))
-        assert torch.equal(flatten(list(a.parameters())), flatten(list(b.parameters())))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -292,6 +247,42 @@ def test_a_kept_gradient_is_no_alias_of_memory_that_the_next_pass_fills() -> Non
         optimizer.step(closure)
         reference.step(closure_for(reference, other, X, Y))
     assert torch.equal(flatten(parameters), flatten(list(other.parameters())))
+
+
+def test_what_a_compiled_cuda_graph_fills_again_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With mode="reduce-overhead" gradients and losses of every replay lie in the same memory, and are no views."""
+    monkeypatch.setattr(_passes, "filled_again", lambda _: True)
+    model, other = network(), network()
+    optimizer = MeCAM(model.parameters(), torch.optim.SGD, 0.3, alpha=0.3, beta=0.2, lr=0.1, track=True)
+    reference = MeCAM(other.parameters(), torch.optim.SGD, 0.3, alpha=0.3, beta=0.2, lr=0.1, track=True)
+    memory = [torch.empty_like(p) for p in model.parameters()]
+    loss_memory = torch.empty((), dtype=torch.float64)
+
+    def closure() -> Tensor:
+        loss = F.cross_entropy(model(X), Y)
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        for parameter, place, gradient in zip(model.parameters(), memory, gradients, strict=True):
+            parameter.grad = place.copy_(gradient)
+        return loss_memory.copy_(loss.detach())
+
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = optimizer.step(closure)
+        assert torch.equal(loss, reference.step(closure_for(reference, other, X, Y)))
+        assert optimizer.last == reference.last
+    assert torch.equal(flatten(list(model.parameters())), flatten(list(other.parameters())))
+
+
+def test_nothing_is_copied_where_there_are_no_such_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not _passes.filled_again(torch.device("cpu"))
+    monkeypatch.setitem(sys.modules, "torch._inductor.cudagraph_trees", None)
+    assert not _passes.filled_again(torch.device("cuda", 0))
+    managers = {0: object(), 1: None}
+    trees = SimpleNamespace(get_manager=lambda index, create_if_none_exists: managers[index])  # noqa: ARG005
+    monkeypatch.setitem(sys.modules, "torch._inductor.cudagraph_trees", trees)
+    assert _passes.filled_again(torch.device("cuda", 0))
+    assert not _passes.filled_again(torch.device("cuda", 1))
+    assert not _passes.filled_again(torch.device("cpu"))
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -15,6 +15,7 @@ from tests.optim.flat import batch, closure_for, flatten, gradient, network
 from tests.optim.test_passes import METHODS, assert_same_bits, bits
 
 X, Y = batch()
+pytestmark = pytest.mark.filterwarnings("ignore:.* parameters are torch:UserWarning")  # of half precision
 
 
 class TestGroups:
@@ -383,7 +384,7 @@ class TestBases:
             SAM(network().parameters(), base)
 
     def test_an_unknown_keyword_is_the_bases_error(self) -> None:
-        with pytest.raises(TypeError, match="rhoo"):
+        with pytest.raises(TypeError, match="neither SAM nor SGD has an option 'rhoo'; did you mean rho"):
             SAM(network().parameters(), torch.optim.SGD, lr=0.1, rhoo=0.1)
 
 

@@ -1,9 +1,9 @@
-"""Batch-norm statistics, and any other buffer, change as in one plain pass however often a step runs the model."""
+"""Batch-norm statistics, other buffers and frozen parameters change as in one plain pass, however many a step takes."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -12,49 +12,84 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils.hooks import RemovableHandle
 
+from mecam.optim._frozen import Frozen
+from mecam.optim._unseen import Slot, Unseen
 from mecam.optim.vector import clones
 
-Slot = tuple[nn.Module, str]  # where a buffer hangs
+REGISTERING = threading.Lock()  # torch numbers its hooks without one, and two of a number replace each other
 
 
 class Buffers:
-    """Saves buffers before a later pass touches them, and puts them back.
+    """Save buffers before a later pass touches them, and put them back.
 
     With `model` its buffers are saved. Without, a module is saved with all its children just before it runs in a later
-    pass; so a module given to torch.compile is seen, one that runs inside a compiled function or after model.compile()
-    is not.
+    pass, if it runs in this thread; what cannot be seen to run is refused (`Unseen`).
+
+    Args:
+        model: the network.
+        frozen: the parameters that are not perturbed, where they are to be restored as well.
+        look_into: asked before a later pass for a closure to search for modules that cannot be seen, or None.
     """
 
-    def __init__(self, model: nn.Module | None) -> None:
+    def __init__(
+        self,
+        model: nn.Module | None,
+        frozen: Frozen | None = None,
+        *,
+        look_into: Callable[[], Any] | None = None,
+    ) -> None:
         self.model = model
-        self.seen: dict[nn.Module, None] = {}
+        self.frozen = frozen
+        self.look_into = look_into
         self.found: dict[Slot, Tensor | None] = {}  # what hung there before a later pass
         self.replaced: set[Slot] = set()  # where a module may have hung up another tensor
         self.saved: list[tuple[list[Tensor], list[Tensor]]] = []
 
     @contextmanager
+    def first(self) -> Iterator[None]:
+        """Around the closure of the first pass: what this changes of frozen parameters stays."""
+        if self.model is not None:
+            self._note(self.model)
+            yield
+        else:
+            with ExitStack() as hooks:
+                self._watch(hooks, self._note)
+                yield
+        if self.frozen is not None:
+            self.frozen.save()
+
+    @contextmanager
     def watched(self) -> Iterator[None]:
         """Around the closure of a later pass."""
         if self.model is not None:
-            if not self.found:  # once a step: a walk over all modules takes its time
-                self.save(self.model)
-                self.replaced.update(self.found)
+            self.save_model()
             yield
-            return
-        with ExitStack() as hooks:
-            self._watch(hooks)
-            yield
+        else:
+            closure = None if self.look_into is None else self.look_into()
+            unseen = None if closure is None or self.frozen is None else Unseen(closure, self.frozen.moved)
+            with ExitStack() as hooks:
+                self._watch(hooks, self.save)
+                yield
+            if unseen is not None and self.frozen is not None:
+                unseen.require_seen(self.found, [*self.found.values(), *self.frozen.marks])
+        self._require_saved()
+
+    def save_model(self) -> None:
+        """Copy the buffers of the model that was given, once a step: a walk over all modules takes its time."""
+        if self.model is not None and not self.found:
+            self.save(self.model)
+            self.replaced.update(self.found)
 
     def save(self, module: nn.Module) -> None:
         """Copy the buffers of the module and its children."""
-        if self.model is None:
-            self.seen.update(dict.fromkeys(_modules(module)))
         new = dict(_slots(module))
         if self.found:
             new = {slot: buffer for slot, buffer in new.items() if self._is_new(slot, buffer)}
         self.found.update(new)
         with torch.no_grad():
             self.saved += [(alike, clones(alike)) for alike in _alike(new.values())]
+        if self.model is None:
+            self._note(module)  # it may not have run in the first pass
 
     def restore(self) -> None:
         for buffers, copies in self.saved:
@@ -63,48 +98,56 @@ class Buffers:
             buffer, hung = self.found[module, name], module._buffers
             if name not in hung or hung[name] is not buffer:
                 hung[name] = buffer
+        if self.frozen is not None:
+            self.frozen.restore()
 
-    def require_all_seen(self, parameters: Iterable[Tensor]) -> None:
-        """Refuse a forward that ran compiled out of sight: its batch-norm statistics would change in every pass."""
-        if self.model is not None or not _anything_compiled():
-            return
-        owned = {id(p) for module in self.seen for p in module._parameters.values()}
-        if any(id(p) not in owned for p in parameters):
+    def _note(self, module: nn.Module) -> None:
+        if self.frozen is not None:
+            with torch.no_grad():
+                self.frozen.note(p for child in _modules(module) for p in child._parameters.values())
+
+    def _require_saved(self) -> None:
+        if self.frozen is not None and (changed := self.frozen.changed()):
+            named = () if self.model is None else self.model.named_parameters()
+            names: dict[Tensor, str] = {p: name for name, p in named}
+            shown = ", ".join(names.get(p, f"one of shape {tuple(p.shape)}") for p in changed[:3])
             raise RuntimeError(
-                "some parameters belong to no module that was seen to run. Inside a compiled function and after "
-                "model.compile() batch-norm layers cannot be seen, and their statistics would change in every pass. "
-                "Give the optimizer the model: SAM(model.parameters(), ..., model=model); or, where there is none, "
-                "model=nn.ParameterList(parameters)"
+                f"a pass at perturbed weights changed {len(changed)} frozen parameters ({shown}) that the first pass "
+                "did not change, so there is no copy to restore them from. Update them in every pass or after the "
+                "step, or only where optimizer.first_pass is True"
             )
 
     def _is_new(self, slot: Slot, buffer: Tensor | None) -> bool:
         return slot not in self.found or (self.found[slot] is not buffer and slot not in self.replaced)
 
-    def _watch(self, hooks: ExitStack) -> None:
-        """Save every outermost module that starts to run.
+    def _watch(self, hooks: ExitStack, enter: Any) -> None:
+        """Call `enter` with every outermost module that starts to run in this thread.
 
-        Its children are saved with it, so they run without the hook: a compiled one would otherwise be compiled again
-        for each new hook.
+        Its children run without the hook: a compiled one would otherwise be compiled again for each new hook.
         """
+        thread = threading.get_ident()
 
         def entered(module: nn.Module, _: Any) -> None:
-            if torch.compiler.is_compiling():
+            if torch.compiler.is_compiling() or threading.get_ident() != thread:
                 return
-            self.save(module)
+            enter(module)
             if isinstance(module, torch.jit.ScriptModule):  # takes no hooks, and replaces no buffers
                 return
 
             def left(*_: Any) -> None:
+                if threading.get_ident() != thread:
+                    return
                 leaving.remove()
                 # compared here, since buffers that functional_call lends are gone after the call
                 self.replaced.update(s for s, b in _slots(module) if s in self.found and self.found[s] is not b)
-                self._watch(hooks)
+                self._watch(hooks, enter)
 
             watching.remove()
             leaving: RemovableHandle = module.register_forward_hook(left, always_call=True)
             hooks.callback(leaving.remove)
 
-        watching = register_module_forward_pre_hook(entered)
+        with REGISTERING:
+            watching = register_module_forward_pre_hook(entered)
         hooks.callback(watching.remove)
 
 
@@ -140,11 +183,3 @@ def is_expanded(tensor: Tensor) -> bool:
     if tensor.layout != torch.strided or 0 not in tensor.stride():
         return False
     return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
-
-
-def _anything_compiled() -> bool:
-    dynamo = sys.modules.get("torch._dynamo.utils")
-    # graphs are not counted where a hook was all there was to compile, frames not under fullgraph=True
-    return dynamo is not None and any(
-        dynamo.counters[kind][count] > 0 for kind, count in (("stats", "unique_graphs"), ("frames", "total"))
-    )

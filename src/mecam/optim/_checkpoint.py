@@ -2,24 +2,32 @@
 
 In memory the two are apart, since Adam takes a parameter with any state for one it has initialised. In a state_dict
 they are together, {state: {0: {exp_avg, ..., sharpness_m}}, param_groups}, since tools for distributed checkpoints
-carry just that.
+carry just that. The state of a base with another layout (Lookahead) is nested as a whole, under "base_optimizer_state".
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, count
 from typing import Any
 
 from torch import Tensor
 
+from mecam.optim._options import outside
+
 PREFIX = "sharpness_"
+NESTED = "base_optimizer_state"
 OwnState = dict[Tensor, dict[str, Tensor]]
 Groups = Sequence[dict[str, Any]]
 
 
 def merge(packed: dict[str, Any], own: OwnState, groups: Groups) -> dict[str, Any]:
     """The base's state_dict with the own tensors in it."""
+    if not {"state", "param_groups"} <= packed.keys():
+        numbers = count()
+        plain = [{**group, "params": [next(numbers) for _ in group["params"]]} for group in groups]
+        packed = {"state": {}, "param_groups": plain, NESTED: packed}
     states = dict(packed["state"])
     for index, parameter in enumerate(chain.from_iterable(group["params"] for group in groups)):
         if own.get(parameter):
@@ -29,8 +37,22 @@ def merge(packed: dict[str, Any], own: OwnState, groups: Groups) -> dict[str, An
 
 def base_part(state_dict: dict[str, Any]) -> dict[str, Any]:
     """The state_dict without the own tensors; a parameter with nothing else has no state."""
-    states = {i: {k: v for k, v in s.items() if not _is_own(k)} for i, s in state_dict["state"].items()}
-    return {**state_dict, "state": {index: state for index, state in states.items() if state}}
+    if NESTED in state_dict:
+        nested: dict[str, Any] = state_dict[NESTED]
+        return nested
+    return _select(state_dict, lambda key: not key.startswith(PREFIX))
+
+
+def without_copies_of_weights(state_dict: dict[str, Any]) -> dict[str, Any]:
+    """A state_dict of davda54/sam or pytorch_optimizer as ours: they keep the weights before a step as state."""
+    kept = _select(state_dict, lambda key: key != "old_p") if "state" in state_dict else state_dict
+    if state_dict.get("state") and not kept["state"]:
+        warnings.warn(
+            "the state loaded has weights (old_p) and nothing of the base optimizer, as davda54/sam saves it: "
+            "momentum and other moments start anew",
+            stacklevel=outside(),
+        )
+    return kept
 
 
 def own_part(state_dict: dict[str, Any], groups: Groups, names: Sequence[str]) -> OwnState:
@@ -46,5 +68,12 @@ def own_part(state_dict: dict[str, Any], groups: Groups, names: Sequence[str]) -
     return own
 
 
-def _is_own(key: Any) -> bool:
-    return isinstance(key, str) and key.startswith(PREFIX)
+def _select(state_dict: dict[str, Any], wanted: Any) -> dict[str, Any]:
+    """The entries of the parameters' states with these names. State that is no parameter's (MADGRAD's k) stays."""
+    states: dict[Any, Any] = {}
+    for index, state in state_dict["state"].items():
+        if not isinstance(state, dict):
+            states[index] = state
+        elif chosen := {k: v for k, v in state.items() if not isinstance(k, str) or wanted(k)}:
+            states[index] = chosen
+    return {**state_dict, "state": states}

@@ -57,7 +57,8 @@ def _tensors(base: Optimizer) -> Iterator[Tensor]:
     for group in base.param_groups:
         yield from (p for p in group["params"] if p.grad is not None)
     for state in base.state.values():
-        yield from (value for value in state.values() if isinstance(value, Tensor))
+        values = state.values() if isinstance(state, dict) else (state,)  # MADGRAD's k is no parameter's
+        yield from (value for value in values if isinstance(value, Tensor))
 
 
 def unless_skipped(v: Vector, taken: bool | Tensor, otherwise: Vector | None = None) -> Vector:

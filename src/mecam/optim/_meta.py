@@ -6,10 +6,11 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from mecam.optim._base import BaseOptimizer
+from mecam.optim._options import outside
 from mecam.optim._passes import VirtualDomain
 from mecam.optim.hyperparameters import Choice, Hyperparameter
 from mecam.optim.sharpness import SharpnessAware
@@ -30,7 +31,6 @@ class Meta(SharpnessAware):
         values: Mapping[str, float | Tensor],
         *,
         virtual_domain: VirtualDomain | None = None,
-        model: nn.Module | None = None,
         **options: Any,
     ) -> None:
         if virtual_domain is not None and not callable(getattr(virtual_domain, "active", None)):
@@ -39,7 +39,7 @@ class Meta(SharpnessAware):
                 "context manager, as mecam.virtual.MixStyle has"
             )
         self.virtual_domain = virtual_domain
-        super().__init__(params, base_optimizer, values, model=model, **options)
+        super().__init__(params, base_optimizer, values, **options)
 
 
 def check_weights(owner: str, alpha: float | Tensor, beta: float | Tensor) -> None:
@@ -54,4 +54,6 @@ def check_weights(owner: str, alpha: float | Tensor, beta: float | Tensor) -> No
             "or the plain gradient is ascended"
         )
     if beta > alpha:
-        warnings.warn(f"{owner}: beta={beta!r} > alpha={alpha!r}; the paper's condition is beta <= alpha", stacklevel=7)
+        warnings.warn(
+            f"{owner}: beta={beta!r} > alpha={alpha!r}; the paper's condition is beta <= alpha", stacklevel=outside()
+        )

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from itertools import islice
 from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from mecam.optim._buffers import Buffers, is_expanded
+from mecam.optim._leftovers import Leftovers
 from mecam.optim._noise import RandomState
-from mecam.optim._shards import is_distributed, local, split_like
+from mecam.optim._shards import is_distributed, split_like
 from mecam.optim.vector import Scalar, Space, Vector, is_finite
 
 Closure = Callable[[], Any]
+HOW_TO_STEP = """step() needs a closure, since it takes the gradient at several weights:
+
+    def closure():
+        optimizer.zero_grad()
+        loss = loss_function(model(inputs), targets)
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+
+With a GradScaler: optimizer.step(closure, scaler=scaler). GradScaler.step(optimizer), which Lightning's 16-mixed and
+Accelerate's fp16 call, cannot unscale the passes of a step: train in bf16, or call step yourself. In Lightning:
+
+    def optimizer_step(self, epoch, batch_idx, optimizer, optimizer_closure):
+        scaler = self.trainer.precision_plugin.scaler
+        optimizer.optimizer.step(optimizer_closure, scaler=scaler)
+        scaler.update()
+
+In Accelerate: optimizer.optimizer.step(closure, scaler=accelerator.scaler); accelerator.scaler.update()"""
 
 
 class VirtualDomain(Protocol):
@@ -55,6 +75,7 @@ class Passes:
         around: Callable[[], AbstractContextManager[Any]] | None = None,
         after_first: Callable[[], None] | None = None,
         record: bool = False,
+        watch_every: bool = True,
     ) -> None:
         self.space = space
         self.closure = closure
@@ -63,6 +84,7 @@ class Passes:
         self.around = around
         self.after_first = after_first
         self.record = record
+        self.watch_every = watch_every  # gradient from before the step; False where closures clear by None
         self.noise = RandomState.now(kind.device for kind in space.kinds) if shared_noise else None
         self.losses: list[Any] = []
         self.finite: Tensor | None = None  # with `unscale`: whether no pass so far overflowed
@@ -76,33 +98,44 @@ class Passes:
                 parameter.grad = None  # its tensor is ours now: the next backward must not add to it
             if not self.record:
                 self.gradients = []  # and the formula's to keep
-        self._move(offset)
+        self.move(offset)
         with ExitStack() as stack:
             if domain is not None:
                 stack.enter_context(domain.active())
             if self.around is not None:
                 stack.enter_context(self.around())
-            leftovers = stack.enter_context(Leftovers(self.space)) if first else None
-            if not first:
-                stack.enter_context(self.buffers.watched())
-                if self.noise is not None:
-                    stack.enter_context(self.noise.replayed())
+            leftovers = stack.enter_context(Leftovers(self.space, every=self.watch_every)) if first else None
+            stack.enter_context(self.buffers.first() if first else self.buffers.watched())
+            if not first and self.noise is not None:
+                stack.enter_context(self.noise.replayed())
             with torch.enable_grad():
                 loss = self.closure()
         if leftovers is not None:
-            leftovers.require_cleared()
+            self._check(leftovers, loss)
+        return self.take(loss)
+
+    def take(self, loss: Any) -> Vector:
+        """The gradient of a pass that has just run."""
         gradient = self._take(loss)
-        self.losses.append(loss.detach() if isinstance(loss, Tensor) else loss)  # its graph need not outlive the pass
+        self.losses.append(_kept_loss(loss))
         self.gradients = [*self.gradients, gradient] if self.record else [gradient]
         return gradient
 
     def restore(self) -> None:
         """Weights and buffers as a plain pass would have left them."""
-        self._move(None)
+        self.move(None)
         self._weights = None
         self.buffers.restore()
 
-    def _move(self, offset: Vector | None) -> None:
+    def _check(self, leftovers: Leftovers, loss: Any) -> None:
+        if loss is None and leftovers.untouched:
+            raise TypeError(f"the closure did nothing, and there are gradients from before it. {HOW_TO_STEP}")
+        leftovers.require_cleared()
+        if leftovers.held:
+            self.watch_every = leftovers.same()
+
+    def move(self, offset: Vector | None) -> None:
+        """Put the weights at theta + offset."""
         if self._weights is not None:
             self._move_back()
         if offset is not None:
@@ -123,64 +156,34 @@ class Passes:
             raise NoGradientError(loss)
         if loss is None:
             raise TypeError("the closure returned None; it must return the loss")
-        if not self.losses:
-            if self.after_first is not None:
-                self.after_first()
-        else:
-            self.buffers.require_all_seen(p for p in self.space.parameters if p.grad is not None)
+        if not self.losses and self.after_first is not None:
+            self.after_first()
         taken: set[int] = set()
-        gradient = self.space.vector(lambda parameter: _own_gradient(parameter, taken))
+        filled = filled_again(self.space.kinds[0].device)
+        gradient = self.space.vector(lambda parameter: _own_gradient(parameter, taken, copy=filled))
         if self.unscale is not None:
             gradient = (self.unscale * gradient).collapse(into=gradient)
             self.finite = is_finite(gradient) if self.finite is None else self.finite & is_finite(gradient)
         return gradient
 
 
-class Leftovers(AbstractContextManager["Leftovers"]):
-    """Gradients from before the step, which the closure must clear.
-
-    Looked at just before the first backward adds to them, in one parameter a block: still the same tensor, in the same
-    version, means that nobody cleared it.
-    """
-
-    def __init__(self, space: Space) -> None:
-        kept = (((p, p.grad) for p in block if p.grad is not None) for block in space.blocks)
-        self.watched = [(p, gradient, _version(gradient)) for block in kept for p, gradient in islice(block, 1)]
-        self.uncleared = False
-
-    def __enter__(self) -> Leftovers:
-        def look(parameter: Tensor, gradient: Tensor, version: int) -> Callable[[Tensor], None]:
-            def hook(_: Tensor) -> None:
-                self.uncleared |= parameter.grad is gradient and _version(gradient) == version
-
-            return hook
-
-        self.handles = [p.register_hook(look(p, g, v)) for p, g, v in self.watched]  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for handle in self.handles:
-            handle.remove()
-
-    def require_cleared(self) -> None:
-        for parameter, gradient, version in self.watched:
-            # FSDP2 adds to the shard's gradient without calling hooks: there only a new tensor proves the clearing
-            same = parameter.grad is gradient and (is_distributed(parameter) or _version(gradient) == version)
-            self.uncleared |= same
-        if self.uncleared:
-            raise RuntimeError(
-                "there were gradients before the step and the closure did not clear them. Begin the closure with "
-                "optimizer.zero_grad(). To accumulate over micro-batches, loop over them inside the closure: gradients "
-                "accumulated outside (Lightning's accumulate_grad_batches, Accelerate's accumulate) belong to one "
-                "pass only"
-            )
+def _kept_loss(loss: Any) -> Any:
+    """The loss without its graph, which need not outlive the pass, and out of memory that the next pass fills."""
+    if not isinstance(loss, Tensor):
+        return loss
+    return loss.detach().clone() if filled_again(loss.device) else loss.detach()
 
 
-def _version(tensor: Tensor) -> int:
-    return local(tensor)._version
+def filled_again(device: torch.device) -> bool:
+    """Whether results may be in a compiled CUDA graph's memory (mode="reduce-overhead"), which each replay fills."""
+    trees = sys.modules.get("torch._inductor.cudagraph_trees")
+    if trees is None or device.type != "cuda":
+        return False
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return trees.get_manager(index, create_if_none_exists=False) is not None
 
 
-def _own_gradient(parameter: Tensor, taken: set[int]) -> Tensor | None:
+def _own_gradient(parameter: Tensor, taken: set[int], *, copy: bool) -> Tensor | None:
     """The parameter's gradient as a tensor that no later backward overwrites; `taken`: where those before it lie."""
     gradient = parameter.grad
     if gradient is None:
@@ -202,4 +205,4 @@ def _own_gradient(parameter: Tensor, taken: set[int]) -> Tensor | None:
     if gradient.numel():
         taken.add(gradient.data_ptr())
     # DDP with gradient_as_bucket_view hands out views into its buckets and fills these again in the next pass
-    return gradient.clone() if gradient._is_view() else gradient
+    return gradient.clone() if gradient._is_view() or copy else gradient

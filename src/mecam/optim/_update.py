@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from mecam.optim._masked import can_decide_on_device, masked_step
+from mecam.optim._masked import can_decide_on_device, drop_new_state, looks_for_itself, masked_step
+from mecam.optim._options import Nonfinite
 from mecam.optim._shards import is_distributed, local, mean_over
 from mecam.optim.vector import Space, Vector, is_finite, norm
 
@@ -85,6 +87,48 @@ class Update:
             stepped.update(dict.fromkeys(p for p in moved if p not in base.state))
         return bool(finite)
 
+    def take(
+        self,
+        base: Optimizer,
+        nonfinite: Nonfinite,
+        losses: Sequence[Any],
+        stepped: dict[Tensor, None],
+    ) -> bool | Tensor:
+        """Step the base optimizer; whether the step was taken, known here or on the device alone."""
+        if nonfinite == "ignore":
+            self.write()
+            self.step(base)
+            return True
+        finite = self.is_finite()
+        if nonfinite == "skip":
+            self.write()
+            return self.step_if(finite, base, stepped)
+        ahead = looks_for_itself(base)  # then the verdict is awaited with the step under way
+        if not ahead:
+            _require(finite, losses)
+        self.write()
+        if not ahead:
+            self.step(base)
+            return True
+        known = set(base.state)
+        masked_step(base, finite)
+        if not finite:
+            drop_new_state(base, known)
+            _require(finite, losses)
+        return True
+
+    def take_scaled(self, base: Optimizer, scaler: torch.amp.GradScaler, scale: Tensor) -> bool:
+        """Step the base optimizer by the scaler, which looks for overflows itself."""
+        self.scale(scale)
+        overflow = ~self.is_finite()
+        self.write()
+        known = set(base.state)
+        self.step(base, scaler)
+        if not overflow:
+            return True
+        drop_new_state(base, known)
+        return False
+
     def _if_the_rest_is(self, finite: Tensor) -> Tensor:
         """The verdict on the gradient, if what goes along with it is finite as well."""
         if self.shift is not None:
@@ -92,3 +136,20 @@ class Update:
         if self.hessian is not None:
             finite = finite & is_finite(self.space.vector(self.hessian.__getitem__))
         return finite
+
+
+def _require(finite: Tensor, losses: Sequence[Any]) -> None:
+    if not finite:
+        seen = ", ".join(_shown(loss) for loss in losses)
+        raise FloatingPointError(
+            f"the combined gradient is not finite (losses of the passes: {seen}); the step was not taken and the "
+            "weights are as before it. Look at the batch, lower the learning rate, or pass nonfinite='skip'"
+        )
+
+
+def _shown(loss: Any) -> str:
+    """A closure may return more than a number, which is no reason to fail on the way to an error."""
+    try:
+        return f"{float(loss):g}"
+    except (TypeError, ValueError, RuntimeError):
+        return f"a {type(loss).__name__}"

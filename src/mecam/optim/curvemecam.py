@@ -10,6 +10,7 @@ from torch.optim.optimizer import ParamsT
 
 from mecam.optim._base import BaseOptimizer
 from mecam.optim._meta import Meta
+from mecam.optim._options import Nonfinite
 from mecam.optim._passes import GradAt, VirtualDomain
 from mecam.optim.hyperparameters import Choice, Hyperparameter, check_switch
 from mecam.optim.vector import Vector, norm, unit
@@ -42,6 +43,34 @@ class CurveMeCAM(Meta):
     That balance is for smooth networks. ReLUs put kinks into the gradient, and over lengths at which these stand out
     its second difference falls slower than h², so that the penalty grows as h gets shorter: on resnet8 after 60 steps
     on shapes, in float64, it is 1.6 times as large at h = 0.025 as at 0.1, and 34 times at 0.003.
+
+    Args:
+        params: parameters or parameter groups, which may carry their own rho, alpha, ....
+        base_optimizer: a class such as torch.optim.Adam, or a function of the parameters that returns an optimizer.
+        rho: length of δ.
+        alpha: weight of the curvature along the gradient.
+        share: by what part of itself the gradient should change over δ; 0 for a fixed length.
+        scaled: divide the penalty by h².
+        normalised: divide the penalty by ‖∇f(θ)‖² + 1.
+        virtual_domain: an object with `active()`, such as mecam.virtual.MixStyle, that is on in the meta pass alone.
+        model: the network, whose buffers and frozen parameters then change as in one plain pass.
+        shared_noise: draw the same random numbers in every pass.
+        clip_norm: largest norm of the combined gradient.
+        nonfinite: "raise" an error at a NaN or infinite gradient, "skip" the step, or "ignore" it.
+        local_perturbation: under DDP, perturb each rank by its own gradient.
+        track: fill `last` with the losses, gradient norms and cosines of the passes.
+        base_kwargs: options of the base optimizer (lr, weight_decay, ...).
+
+    Example:
+        optimizer = CurveMeCAM(model.parameters(), torch.optim.Adam, lr=1e-3, model=model)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = loss_function(model(inputs), targets)
+            loss.backward()
+            return loss
+
+        loss = optimizer.step(closure)
     """
 
     passes = 3
@@ -60,21 +89,38 @@ class CurveMeCAM(Meta):
         self,
         params: ParamsT,
         base_optimizer: BaseOptimizer,
-        *,
         rho: float | Tensor = 0.1,
+        *,
         alpha: float | Tensor = 0.01,
         share: float = 0.0,
         scaled: bool = True,
         normalised: bool = False,
         virtual_domain: VirtualDomain | None = None,
         model: nn.Module | None = None,
-        **options: Any,
+        shared_noise: bool = False,
+        clip_norm: float | None = None,
+        nonfinite: Nonfinite = "raise",
+        local_perturbation: bool = False,
+        track: bool = False,
+        **base_kwargs: Any,
     ) -> None:
         check_switch(type(self).__name__, "scaled", scaled)
         check_switch(type(self).__name__, "normalised", normalised)
         self.scaled, self.normalised = scaled, normalised
         values = {"rho": rho, "alpha": alpha, "share": share}
-        super().__init__(params, base_optimizer, values, virtual_domain=virtual_domain, model=model, **options)
+        super().__init__(
+            params,
+            base_optimizer,
+            values,
+            virtual_domain=virtual_domain,
+            model=model,
+            shared_noise=shared_noise,
+            clip_norm=clip_norm,
+            nonfinite=nonfinite,
+            local_perturbation=local_perturbation,
+            track=track,
+            **base_kwargs,
+        )
 
     def gradient(self, grad_at: GradAt) -> Vector:
         rho, alpha = self.values("rho", "alpha")
@@ -83,8 +129,8 @@ class CurveMeCAM(Meta):
         h = rho * stretch
         delta = h * unit(g)
         g_plus = grad_at(+delta)
-        if self.param_groups[0]["share"] > 0:
-            self.note("curvature", norm(g_plus - g) / (self.param_groups[0]["rho"] * stretch))
+        if self.first("share") > 0:
+            self.note("curvature", norm(g_plus - g) / (self.first("rho") * stretch))
         g_minus = grad_at(-delta, self.virtual_domain)
         weight = alpha / (h * h) if self.scaled else alpha
         if self.normalised:
@@ -93,11 +139,11 @@ class CurveMeCAM(Meta):
 
     def _stretch(self, g: Vector) -> float | Tensor:
         """h in units of rho; 1 before the curvature is known."""
-        first = self.param_groups[0]
-        if first["share"] == 0:
+        share, rho = self.first("share"), self.first("rho")
+        if share == 0:
             return 1.0
         size = norm(g)
         curvature = self.noted("curvature").to(size.device)
         # nothing over nothing: a zero gradient, which is not moved along anyway
-        wanted = (first["share"] * size / (curvature * first["rho"])).nan_to_num(nan=1.0)
+        wanted = (share * size / (curvature * rho)).nan_to_num(nan=1.0)
         return torch.where(curvature.isinf(), 1.0, wanted.clamp(1 / FARTHEST, FARTHEST)).to(size.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,18 @@ class LastStep:
     def of(losses: Sequence[Any], gradients: Sequence[Vector]) -> LastStep:
         pairs = [(i, j) for j in range(len(gradients)) for i in range(j)]
         return LastStep(
-            losses=tuple(torch.as_tensor(loss).detach() for loss in losses),
+            losses=tuple(as_number(loss) for loss in losses),
             norms=tuple(norm(gradient) for gradient in gradients),
             cosines={(i, j): cosine(gradients[i], gradients[j]) for i, j in pairs},
         )
+
+
+def as_number(loss: Any) -> Tensor:
+    """The loss as a tensor, from what a closure returned: the loss itself, or a dict with it under "loss"."""
+    value = loss.get("loss") if isinstance(loss, Mapping) else loss
+    if not isinstance(value, (Tensor, int, float)):
+        raise TypeError(
+            f"the closure returned a {type(loss).__name__}; the losses of the passes are read here (track, gate), so "
+            "it must return the loss, or a dict with the loss under 'loss'"
+        )
+    return torch.as_tensor(value).detach()

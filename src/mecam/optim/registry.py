@@ -6,12 +6,13 @@ import importlib
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, overload
 
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
 from mecam.near import hint
+from mecam.optim._base import BaseOptimizer, options_of
 from mecam.optim.asam import ASAM
 from mecam.optim.crsam import CRSAM
 from mecam.optim.curvemecam import CurveMeCAM
@@ -30,6 +31,8 @@ from mecam.optim.sharpness import SharpnessAware
 from mecam.optim.thinmecam import ThinMeCAM
 from mecam.optim.wsam import WSAM
 
+Method = Literal["sam", "asam", "gsam", "gam", "sagm", "fad", "crsam", "fsam", "esam", "looksam", "wsam", "mecam",
+                 "thinmecam", "curvemecam", "innermecam"]  # fmt: skip
 LEARNING_RATE = Hyperparameter("learning rate", search=LogUniform(-5, -3.5))
 WEIGHT_DECAY = Hyperparameter("weight decay", search=LogUniform(-6, -2))
 MOMENTUM = Hyperparameter("momentum", high=1, open_high=True, search=Choice((0.0, 0.9)))
@@ -93,12 +96,29 @@ def find(name: str) -> Entry:
     raise ValueError(f"there is no optimizer {name!r}; {hint(name, OPTIMIZERS)}")
 
 
-def create(name: str, params: ParamsT, *, base: str = "adam", **settings: Any) -> Optimizer:
-    """The optimizer of this name on `params`; a sharpness-aware one on the base of that name.
+@overload
+def create(name: Method, params: ParamsT, *, base: str | BaseOptimizer = "adam", **settings: Any) -> SharpnessAware: ...
+@overload
+def create(name: str, params: ParamsT, *, base: str | BaseOptimizer = "adam", **settings: Any) -> Optimizer: ...
+def create(name: str, params: ParamsT, *, base: str | BaseOptimizer = "adam", **settings: Any) -> Optimizer:
+    """Build the optimizer of this name on `params`.
 
-    Settings go to the method and its base alike, each by its keyword: create("mecam", parameters, lr=3e-5, alpha=0.2).
+        create("mecam", model.parameters(), lr=3e-5, alpha=0.2, model=model)
+
+    Args:
+        name: a key of OPTIMIZERS.
+        params: parameters or parameter groups.
+        base: of a sharpness-aware optimizer, the base: a name, a class, or a function of the parameters.
+        settings: for the method and its base alike, each by its keyword.
     """
-    entry, below = find(name), _below(name, base)
+    entry = find(name)
+    if not isinstance(base, str):
+        if entry.sharpness_aware is None:
+            raise ValueError(f"base={base!r} has no use: {name} is not a sharpness-aware optimizer")
+        build: Any = entry.sharpness_aware
+        made: SharpnessAware = build(params, base, **settings)
+        return made
+    below = _below(name, base)
     plain = _load(below)
     _check(name, settings, below, known_settings(name, base=base))
     merged = {**below.defaults, **(below.fixed or {}), **settings}
@@ -106,21 +126,14 @@ def create(name: str, params: ParamsT, *, base: str = "adam", **settings: Any) -
 
 
 def known_settings(name: str, *, base: str = "adam") -> list[str]:
-    """What `create` takes for this optimizer: the keywords of its class, of those above it, and of its base."""
+    """List what `create` takes for this optimizer: the options of its class, of those above it, and of its base."""
     entry = find(name)
     above = () if entry.sharpness_aware is None else entry.sharpness_aware.__mro__
-    classes = [_load(_below(name, base)), *(each for each in above if issubclass(each, SharpnessAware))]
-    named = {
-        parameter.name
-        for each in classes
-        for parameter in inspect.signature(each.__init__).parameters.values()
-        if parameter.kind is not parameter.VAR_KEYWORD
-    }
-    return sorted(named - {"self", "params", "base_optimizer", "values"})
+    return options_of([_load(_below(name, base)), *(each for each in above if issubclass(each, SharpnessAware))])
 
 
 def _below(name: str, base: str) -> Entry:
-    """The optimizer that updates the weights: the base of a sharpness-aware one."""
+    """Return the optimizer that updates the weights: the base of a sharpness-aware one."""
     entry = find(name)
     below = entry if entry.sharpness_aware is None else find(base)
     if below.sharpness_aware is not None:

@@ -125,7 +125,7 @@ class RhoSchedule:
         self.optimizer = optimizer
         self.shape = shape
         self.steps = 0
-        self.initial = [float(group["rho"]) for group in optimizer.param_groups]
+        self.initial = [float(group[optimizer.key("rho")]) for group in optimizer.param_groups]
         self._set()
 
     def step(self) -> None:
@@ -141,14 +141,15 @@ class RhoSchedule:
 
     def _set(self) -> None:
         groups, allowed = self.optimizer.param_groups, self.optimizer.hyperparameters["rho"]
+        key = self.optimizer.key("rho")
         for group in groups[len(self.initial) :]:  # groups that joined since
-            self.initial.append(float(group["rho"]))
+            self.initial.append(float(group[key]))
         for group, initial in zip(groups, self.initial, strict=True):
             tied = isinstance(self.shape, proportional_to_lr)
             value = self.shape(group) if tied else initial * self.shape(self.steps)  # type: ignore[arg-type]
             value = value if isinstance(value, Tensor) else float(value)
             allowed.check(f"{type(self.optimizer).__name__}, by its schedule", "rho", value)
-            if isinstance(group["rho"], Tensor):
-                group["rho"].fill_(value)  # in place: a captured CUDA graph reads this tensor
+            if isinstance(group[key], Tensor):
+                group[key].fill_(value)  # in place: a captured CUDA graph reads this tensor
             else:
-                group["rho"] = float(value)
+                group[key] = float(value)

@@ -12,8 +12,10 @@ from torch.optim.optimizer import ParamsT
 from mecam.optim._base import BaseOptimizer
 from mecam.optim._looks import Looks
 from mecam.optim._meta import ALPHA, BETA, RADIUS, Meta, check_weights
+from mecam.optim._options import Nonfinite
 from mecam.optim._passes import GradAt, VirtualDomain
 from mecam.optim.hyperparameters import Choice, Hyperparameter
+from mecam.optim.last import as_number
 from mecam.optim.vector import Vector, ratio, unit
 
 
@@ -40,6 +42,35 @@ class ThinMeCAM(Looks, Meta):
     The host decides before each step, and waits for the device only after looks, and only if there is a gate. A step
     that the device leaves out (nonfinite="skip") it counts like any other. In a process group the gaps are averaged
     over all ranks, so that these decide alike.
+
+    Args:
+        params: parameters or parameter groups, which may carry their own rho, alpha, ....
+        base_optimizer: a class such as torch.optim.Adam, or a function of the parameters that returns an optimizer.
+        rho: radius of the perturbation.
+        alpha: weight of the gap f(θ+δ) − f(θ).
+        beta: weight of the gap m(θ−δ) − f(θ); the paper asks for beta ≤ alpha.
+        every: steps from one look to the next.
+        start: steps before the first look.
+        gate: magnitude of the gap above which every step is a look; 0 for none.
+        virtual_domain: an object with `active()`, such as mecam.virtual.MixStyle, that is on in the meta pass alone.
+        model: the network, whose buffers and frozen parameters then change as in one plain pass.
+        shared_noise: draw the same random numbers in every pass.
+        clip_norm: largest norm of the combined gradient.
+        nonfinite: "raise" an error at a NaN or infinite gradient, "skip" the step, or "ignore" it.
+        local_perturbation: under DDP, perturb each rank by its own gradient.
+        track: fill `last` with the losses, gradient norms and cosines of the passes.
+        base_kwargs: options of the base optimizer (lr, weight_decay, ...).
+
+    Example:
+        optimizer = ThinMeCAM(model.parameters(), torch.optim.Adam, lr=1e-3, model=model)
+
+        def closure():
+            optimizer.zero_grad()
+            loss = loss_function(model(inputs), targets)
+            loss.backward()
+            return loss
+
+        loss = optimizer.step(closure)
     """
 
     passes = 3
@@ -66,8 +97,8 @@ class ThinMeCAM(Looks, Meta):
         self,
         params: ParamsT,
         base_optimizer: BaseOptimizer,
-        *,
         rho: float | Tensor = 0.1,
+        *,
         alpha: float | Tensor = 0.1,
         beta: float | Tensor = 0.1,
         every: int = 3,
@@ -75,23 +106,39 @@ class ThinMeCAM(Looks, Meta):
         gate: float = 0.0,
         virtual_domain: VirtualDomain | None = None,
         model: nn.Module | None = None,
-        **options: Any,
+        shared_noise: bool = False,
+        clip_norm: float | None = None,
+        nonfinite: Nonfinite = "raise",
+        local_perturbation: bool = False,
+        track: bool = False,
+        **base_kwargs: Any,
     ) -> None:
         self._gap: float | None = None  # what the host knows of the gap; None: it must ask
         values = {"rho": rho, "alpha": alpha, "beta": beta, "every": every, "start": start, "gate": gate}
-        super().__init__(params, base_optimizer, values, virtual_domain=virtual_domain, model=model, **options)
+        super().__init__(
+            params,
+            base_optimizer,
+            values,
+            virtual_domain=virtual_domain,
+            model=model,
+            shared_noise=shared_noise,
+            clip_norm=clip_norm,
+            nonfinite=nonfinite,
+            local_perturbation=local_perturbation,
+            track=track,
+            **base_kwargs,
+        )
 
     def check(self, group: Mapping[str, Any]) -> None:
         check_weights(type(self).__name__, group["alpha"], group["beta"])
 
     def is_due(self) -> bool:
-        first = self.param_groups[0]
-        taken = first["taken"]
-        step = first["begun"] if isinstance(taken, Tensor) else taken  # the device may keep its count to itself
-        since = step - first["start"]
+        taken = self.first("taken")
+        step = self.first("begun") if isinstance(taken, Tensor) else taken  # the device may keep its count to itself
+        since = step - self.first("start")
         for group in self.param_groups:
-            group["begun"] = step + 1
-        looks: bool = since >= 0 and (since % first["every"] == 0 or self._is_open(first["gate"]))
+            group[self.key("begun")] = step + 1
+        looks: bool = since >= 0 and (since % self.first("every") == 0 or self._is_open(self.first("gate")))
         if looks:
             self._gap = None
         return looks
@@ -103,15 +150,15 @@ class ThinMeCAM(Looks, Meta):
         g = grad_at()
         delta = rho * unit(g)
         combined = (1 - alpha - beta) * g + alpha * grad_at(+delta) + beta * grad_at(-delta, self.virtual_domain)
-        if self.param_groups[0]["gate"] > 0:
+        if self.first("gate") > 0:
             self._measure()
         return combined
 
     def _commit(self, taken: bool | Tensor, shift: Vector | None) -> None:
         super()._commit(taken, shift)
         for group in self.param_groups:
-            if not isinstance(group["taken"], Tensor):
-                group["begun"] = group["taken"]
+            if not isinstance(group[self.key("taken")], Tensor):
+                group[self.key("begun")] = group[self.key("taken")]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
@@ -125,10 +172,9 @@ class ThinMeCAM(Looks, Meta):
         return abs(self._gap) > gate
 
     def _measure(self) -> None:
-        first = self.param_groups[0]
         device = self._space.kinds[0].device
-        f, plus, minus = (torch.as_tensor(loss, device=device) for loss in cast("Any", self._running).losses)
-        gaps = first["alpha"] * (plus - f) + first["beta"] * (minus - f)
+        f, plus, minus = (as_number(loss).to(device) for loss in cast("Any", self._running).losses)
+        gaps = self.first("alpha") * (plus - f) + self.first("beta") * (minus - f)
         total = torch.stack([gaps, f])
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.all_reduce(total, group=getattr(self.model, "process_group", None))

@@ -90,6 +90,7 @@ class Space:
         self.kinds = list(blocks)
         self.blocks = list(blocks.values())
         self.parameters = [parameter for block in self.blocks for parameter in block]
+        self.ids = frozenset(map(id, self.parameters))
         self.chunks = [list(_chunks(block)) for block in self.blocks]
         # whether a number can be read without waiting for a device or for other ranks
         self.at_hand = all(kind.device.type == "cpu" and not kind.distributed for kind in self.kinds)

@@ -1,0 +1,59 @@
+"""The options that every sharpness-aware optimizer takes, checked."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from mecam.optim.hyperparameters import Hyperparameter, check_switch
+
+Nonfinite = Literal["raise", "skip", "ignore"]
+CLIP_NORM = Hyperparameter("largest norm of the combined gradient", open_low=True)
+
+
+def check_options(
+    name: str, model: nn.Module | None, clip_norm: float | None, nonfinite: Nonfinite, **switches: bool
+) -> None:
+    """Refuse what an option does not allow; `name` is the optimizer's."""
+    if nonfinite not in ("raise", "skip", "ignore"):
+        raise ValueError(f"{name}: nonfinite={nonfinite!r} is not allowed; it must be 'raise', 'skip' or 'ignore'")
+    for switch, value in switches.items():
+        check_switch(name, switch, value)
+    if clip_norm is not None:
+        CLIP_NORM.check(name, "clip_norm", clip_norm)
+    if model is not None and not isinstance(model, nn.Module):
+        raise TypeError(f"{name}: model is a {type(model).__name__}; it must be the torch.nn.Module that is trained")
+    if switches["local_perturbation"]:
+        if not is_ddp(model):
+            raise ValueError(f"{name}: local_perturbation needs model= to be the DistributedDataParallel module")
+        if cast("Any", model).static_graph:
+            raise ValueError(f"{name}: local_perturbation needs DDP's no_sync, which fails with static_graph=True")
+
+
+def outside() -> int:
+    """The `stacklevel` with which the caller's warning shows the first line outside this package."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("mecam.optim."):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
+def is_ddp(model: nn.Module | None) -> bool:
+    return hasattr(model, "no_sync") and hasattr(model, "process_group")
+
+
+def warn_of_half_precision(name: str, parameters: Sequence[Tensor]) -> None:
+    """A perturbation is small beside the weights: where these are rounded to 8 or 11 bits, most do not move."""
+    half = [p for p in parameters if p.dtype in (torch.bfloat16, torch.float16)]
+    if half:
+        warnings.warn(
+            f"{name}: {len(half)} of {len(parameters)} parameters are {half[0].dtype}. A perturbation is below the "
+            "precision of most weights, and leaves them where they are. Keep the weights in float32 and compute under "
+            "torch.autocast",
+            stacklevel=outside(),
+        )

@@ -1,0 +1,115 @@
+"""Find buffers that a pass changed out of sight, where the optimizer was not given the model.
+
+Hooks see a module that is called. They do not see one inside a compiled function, nor one that runs in another method
+than `__call__` (LightningModule.training_step). So the closure is searched for modules once, and what they hold is
+compared by versions.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mecam.optim._frozen import Mark
+
+LARGEST_SEARCH = 20_000  # objects
+Slot = tuple[nn.Module, str]  # where a tensor hangs
+
+
+class Unseen:
+    """The tensors that a pass could change, of all modules in reach of the closure, marked before it.
+
+    Args:
+        closure: what runs them.
+        moved: ids of the parameters that the optimizer perturbs.
+    """
+
+    def __init__(self, closure: Any, moved: Collection[int]) -> None:
+        self.marks: dict[Slot, tuple[Tensor, Mark]] = {}
+        for module in modules_in(closure):
+            for name, tensor in (*module._buffers.items(), *module._parameters.items()):
+                if isinstance(tensor, Tensor) and id(tensor) not in moved:
+                    self.marks[module, name] = tensor, Mark(tensor)
+
+    def require_seen(self, seen: Collection[Slot], tensors: Collection[Tensor | None]) -> None:
+        """Refuse a pass that changed anything but what hangs in these slots, or is one of these tensors."""
+        known = set(map(id, tensors))
+        for (module, name), (tensor, mark) in self.marks.items():
+            if (module, name) in seen or id(tensor) in known:
+                continue
+            if mark.changed() or module._buffers.get(name, module._parameters.get(name)) is not tensor:
+                raise RuntimeError(
+                    f"{name} of a {type(module).__name__} changed in a pass at perturbed weights, and this module "
+                    "cannot be seen to run: it is inside a compiled function, or in another method than forward. It "
+                    "would change in every pass. Give the optimizer the module that contains it: "
+                    "SAM(model.parameters(), ..., model=model)"
+                )
+
+
+def frames_compiled() -> int:
+    """How much torch.compile has done in this process: each time it may hide other modules."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is None:
+        return 0
+    # graphs are not counted where a hook was all there was to compile, frames not under fullgraph=True
+    return int(dynamo.counters["stats"]["unique_graphs"] + dynamo.counters["frames"]["total"])
+
+
+def modules_in(closure: Any) -> list[nn.Module]:
+    """The modules that a closure can reach, by its variables, the globals it names, and the objects in these."""
+    found: dict[nn.Module, None] = {}
+    seen: dict[int, Any] = {}
+    waiting = deque([closure])
+    while waiting and len(seen) < LARGEST_SEARCH:
+        each = waiting.popleft()
+        if id(each) in seen:
+            continue
+        seen[id(each)] = each
+        if not issubclass(type(each), nn.Module):
+            with suppress(AttributeError, RuntimeError, TypeError, ValueError):  # of objects that stand for others
+                waiting.extend(_inside(each))
+        elif not isinstance(each, torch.jit.ScriptModule):  # those are seen, and keep their buffers elsewhere
+            found.update(dict.fromkeys(each.modules()))
+    return list(found)
+
+
+def _inside(each: Any) -> Iterable[Any]:
+    match each:
+        case FunctionType():
+            cells = [cell.cell_contents for cell in each.__closure__ or () if cell != CellType()]
+            library = (each.__module__ or "").startswith("torch.")
+            named = [] if library else _looked_up(set(_names(each.__code__)), each.__globals__)
+            return [*cells, *named, *(each.__defaults__ or ()), *vars(each).values()]
+        case MethodType():
+            return each.__self__, each.__func__
+        case partial():
+            return each.func, *each.args, *each.keywords.values()
+        case dict() | list() | tuple() | set():
+            items = each.values() if isinstance(each, dict) else each
+            return [item for item in items if not isinstance(item, (str, int, float, Tensor))]
+        case type() | ModuleType() | Tensor():
+            return ()
+    return [*getattr(each, "__dict__", {}).values()]
+
+
+def _looked_up(names: set[str], outside: dict[str, Any]) -> list[Any]:
+    """What these names mean in a function: globals, and attributes of imported modules among them."""
+    found = [outside[name] for name in names if name in outside]
+    modules = [vars(each) for each in found if isinstance(each, ModuleType)]
+    return found + [inside[name] for inside in modules for name in names if name in inside]
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """The names that a function and those defined in it may look up outside."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)

@@ -1,0 +1,130 @@
+"""Parameters that a forward changes itself (key encoders of MoCo and BYOL) change as in one plain pass, bit for bit."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mecam.optim import SAM, MeCAM, SharpnessAware
+from mecam.optim._buffers import Buffers
+from mecam.optim._frozen import Frozen
+
+torch.manual_seed(0)
+X = torch.randn(8, 5, dtype=torch.float64)
+GIVEN = pytest.mark.parametrize("given", [True, False], ids=["model given", "model found"])
+
+
+def in_place(key: Tensor, query: Tensor) -> None:
+    key.mul_(0.9).add_(query, alpha=0.1)
+
+
+def new_memory(key: Tensor, query: Tensor) -> None:
+    key.data = key.data * 0.9 + query.data * 0.1
+
+
+def through_data(key: Tensor, query: Tensor) -> None:
+    """Which PyTorch does not count as a new version."""
+    key.data.mul_(0.9).add_(query.data, alpha=0.1)
+
+
+class Contrast(nn.Module):
+    """A query encoder and its average, which the forward updates."""
+
+    def __init__(self, average: Callable[[Tensor, Tensor], None], updates: Callable[[int], bool] = bool) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.query = nn.Linear(5, 3, dtype=torch.float64)
+        self.key = copy.deepcopy(self.query).requires_grad_(False)
+        self.average, self.updates, self.calls = average, updates, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        with torch.no_grad():
+            for key, query in zip(self.key.parameters(), self.query.parameters(), strict=True):
+                if self.updates(self.calls):
+                    self.average(key, query)
+            targets = self.key(x.flip(1))
+        return (self.query(x) - targets).square().mean()
+
+
+def closure_for(optimizer: SharpnessAware, model: nn.Module, forwards: int = 1) -> Callable[[], Tensor]:
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = torch.stack([model(x) for x in X.chunk(forwards)]).mean()
+        loss.backward()
+        return loss
+
+    return closure
+
+
+def step(
+    method: type[SharpnessAware], model: nn.Module, given: bool, forwards: int = 1, steps: int = 1
+) -> SharpnessAware:
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer: Any = method(trained, torch.optim.SGD, lr=0.1, rho=0.5, model=model if given else None)
+    for _ in range(steps):
+        optimizer.step(closure_for(optimizer, model, forwards))
+    return optimizer
+
+
+@GIVEN
+@pytest.mark.parametrize("forwards", [1, 2])
+@pytest.mark.parametrize("average", [in_place, new_memory, through_data])
+@pytest.mark.parametrize("method", [SAM, MeCAM])
+def test_a_key_encoder_is_averaged_once_a_step(
+    method: type[SharpnessAware], average: Callable[[Tensor, Tensor], None], forwards: int, given: bool
+) -> None:
+    model = Contrast(average)
+    plain = copy.deepcopy(model)
+    optimizer = step(method, model, given, forwards, steps=0)
+    for _ in range(3):
+        plain.load_state_dict(model.state_dict())
+        for x in X.chunk(forwards):
+            plain(x)
+        optimizer.step(closure_for(optimizer, model, forwards))
+        for found, expected in zip(model.key.parameters(), plain.key.parameters(), strict=True):
+            assert torch.equal(found, expected)
+        assert not torch.equal(model.query.weight, plain.query.weight)
+
+
+@GIVEN
+@pytest.mark.parametrize("average", [in_place, new_memory, through_data])
+def test_what_only_a_later_pass_changes_is_refused(average: Callable[[Tensor, Tensor], None], given: bool) -> None:
+    model = Contrast(average, updates=lambda call: call > 1)
+    with pytest.raises(RuntimeError, match=r"changed 2 frozen parameters .* first pass did not change"):
+        step(SAM, model, given)
+
+
+def test_a_refusal_names_the_parameters() -> None:
+    with pytest.raises(RuntimeError, match=r"frozen parameters \(key.weight, key.bias\)"):
+        step(SAM, Contrast(in_place, updates=lambda call: call > 1), given=True)
+
+
+def test_frozen_weights_that_do_not_change_are_not_copied() -> None:
+    model = Contrast(in_place)
+    model.base = nn.Linear(5, 5).requires_grad_(False)  # as the weights below an adapter
+    for by_value in (True, False):
+        frozen = Frozen(frozenset(map(id, model.query.parameters())), by_value=by_value)
+        with Buffers(model, frozen).first():
+            model(X)
+        assert set(frozen.saved) == set(model.key.parameters())
+
+
+@GIVEN
+def test_a_pass_that_raises_leaves_the_average_of_the_first(given: bool) -> None:
+    model = Contrast(in_place)
+    plain = copy.deepcopy(model)
+    plain(X)
+
+    def fail(call: int) -> bool:
+        if call > 2:
+            raise ValueError("stop")
+        return True
+
+    model.updates = fail
+    with pytest.raises(ValueError, match="stop"):
+        step(MeCAM, model, given)
+    assert torch.equal(model.key.weight, plain.key.weight)
