@@ -35,6 +35,7 @@ PRODUCERS = {
     "model": "mecam train --data root --optimizer mecam --out model",
     "results": "mecam bench --data root --optimizer adam,mecam --out results",
     "runs": "mecam bench --target sketch --optimizer adam,sam,mecam --seeds 0,1,2 --steps 300 --out runs",
+    "tracked": "mecam train --optimizer mecam --target sketch --set track=10 --out tracked",
     "table3": "mecam bench recipes/table3.toml --out table3",
     "packed": "mecam data pack root --out packed",
 }

@@ -31,6 +31,7 @@ SAYS = {  # by the command: what its output has in it
     "bench": r"^Accuracy on the unseen domain|\d+ runs to do, 0 done",
     "table": r"Accuracy on the unseen domain|\\begin{tabular}",
     "report": r"^report\.html$",
+    "figures": r"\.png",
     "curvature": r"rho",
     "spectrum": r"trace",
     "landscape": r"\.png",
