@@ -44,9 +44,11 @@ def test_one_data_set_is_enough_and_combinations_are_left_to_the_tables(tmp_path
     for target in TARGETS["PACS"].values():
         write_run(tmp_path, 0.9, data="PACS", target=target, method="coral", optimizer="mecam")
         write_run(tmp_path, 0.8, data="PACS", target=target, method="coral")
+        write_run(tmp_path, 0.85, data="PACS", target=target, method="fish")  # under SGD, its own
     assert [(method.name, method.kind) for method in found(tmp_path).methods] == [
         ("MeCAM", "MeCAM"),
         ("Adam + CORAL", "method"),
+        ("Fish", "method"),
     ]
 
 

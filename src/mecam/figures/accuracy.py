@@ -11,6 +11,7 @@ from mecam.benchmark.results import Result
 from mecam.benchmark.tables import AVERAGE, Key, Row, rows
 from mecam.figures import _style
 from mecam.figures.points import Missing, Point, departures, named, published_average
+from mecam.recipe import OPTIMIZERS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,9 +50,7 @@ def values(results: Sequence[Result]) -> Accuracies:
         raise Missing("no method has finished on all targets of a data set", COMMAND)
     data = _axes(complete)
     shared = [key for key in complete[data[0]] if all(key in complete[name] for name in data)]
-    # combinations of both are in the tables
-    kept = [key for key in shared if key.averaging == "none" and (key.method == "erm" or key.optimizer == "adam")]
-    kept = kept or shared
+    kept = [key for key in shared if not _is_combination(key)] or shared  # combinations are in the tables
     found = [[complete[name][key] for name in data] for key in kept]
     methods = [
         Method(
@@ -83,6 +82,12 @@ def _axes(complete: dict[str, dict[Key, Row]]) -> tuple[str, ...]:
     if not pairs:
         return (max(order, key=lambda name: len(complete[name])),)
     return max(pairs, key=lambda pair: (pair == AXES, len(complete[pair[0]].keys() & complete[pair[1]])))
+
+
+def _is_combination(key: Key) -> bool:
+    """Whether a row is more than a method under its own optimizer, or an optimizer."""
+    alone = key.method == "erm" or key.optimizer == OPTIMIZERS.get(key.method, "adam")
+    return key.averaging != "none" or not alone
 
 
 def _kind(key: Key) -> str:
