@@ -28,7 +28,7 @@ RUNS = {  # targets x seeds x rows, summed over the data sets
     "figure3": 4 * 3 * 7 * 5,
     "figure_rho": 4 * 3 * 12,
     "figure_alpha_beta": 4 * 3 * 17,
-    "demo": 4 * 6 * 3,
+    "demo": 4 * 7 * 3,
     "pacs_search": 2 * 8 * 4,
     "pacs_main": 4 * 3 * 12,
     "pacs_long": 4 * 3,
