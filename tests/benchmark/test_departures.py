@@ -142,7 +142,7 @@ def test_adam_matches_one_published_row_and_the_other_is_marked(tmp_path: Path) 
     assert any(line.startswith("adam  ") for line in text.splitlines())
     assert "paper: ERM (PACS, inherited) †" in text
     assert "paper: Adam (PACS2, inherited)  " in text
-    assert "† at a published row: our runs have other settings than it: lr 3e-05, not 5e-05; " in text
+    assert "† on a published row: its settings differ from ours: lr 3e-05, not 5e-05; " in text
 
 
 def test_the_common_case_does_not_import_torch(tmp_path: Path) -> None:
