@@ -41,7 +41,10 @@ def test_profiles_stand_side_by_side() -> None:
     assert cells["lr"] == ["3e-05", "1e-05", "1e-05", "1e-05", "3e-05", "5e-05", "5e-05"]
     assert cells["mecam lr"][:5] == ["3e-05", "1e-06", "1e-05", "1e-05", "3e-05"]
     assert cells["weight_decay"] == ["0.0001"] * 4 + ["1e-06", "0", "0"]
-    assert cells["sagm alpha"] == ["0.001", "0.001", "0.0005", "0.001", "0.0005", "default", "default"]
+    assert cells["sagm alpha"] == ["0.001", "0.001", "0.0005", "0.001", "0.0005", "0.001", "0.001"]
+    defaults = {"mecam rho": "0.1", "mecam alpha": "0.1", "sgd momentum": "0.9", "swad tolerance": "0.3"}
+    assert {name: cells[name][-1] for name in defaults} == defaults
+    assert not any("default" in cell for row in cells.values() for cell in row)
     assert cells["steps"] == ["5000"] * 4 + ["15000", "5000", "15000"]
     assert cells["arm batch"] == ["8"] * 7
 

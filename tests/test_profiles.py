@@ -85,6 +85,14 @@ def test_fish_is_plain_sgd() -> None:
     assert make({"data": "PACS", "profile": "domainbed", "method": "fish", "optimizer": "mecam"}).lr == 5e-5
 
 
+@pytest.mark.parametrize(
+    ("profile", "data", "lr"), [("paper", "PACS", 3e-5), ("paper", "VLCS", 1e-5), ("domainbed", "VLCS", 5e-5)]
+)
+def test_the_inner_adam_of_fish_takes_the_profiles_learning_rate(profile: str, data: str, lr: float) -> None:
+    fish = make({"data": data, "profile": profile, "method": "fish"})
+    assert (fish.lr, fish.method_settings["inner_lr"]) == (0.5, lr)
+
+
 def test_what_is_given_wins_and_tables_merge() -> None:
     given = {"lr": 1e-4, "steps": 7, "optimizer_settings": {"rho": 0.3}, "dropout": 0.0}
     recipe = paper("PACS", optimizer="mecam", **given)
@@ -129,7 +137,8 @@ def test_data_is_recognised_by_its_name(data: str, found: str | None) -> None:
         ({"profile": "paper"}, "no settings for shapes; it has them for PACS, .* Choose one .* or profile=domainbed"),
         ({"profile": "paper", "data": "my/scans"}, "no settings for my/scans"),
         ({"profile": "papr", "data": "PACS"}, "no profile 'papr'; did you mean paper"),
-        ({"profile": 3, "data": "PACS"}, "no profile 3; known are paper, domainbed"),
+        ({"profile": 3, "data": "PACS"}, "profile=3 is a int; it must be a string"),
+        ({"profile": ["paper"], "data": "PACS"}, r"profile=\['paper'\] is a list; it must be a string"),
         ({"profil": "paper"}, "no entry 'profil'; did you mean profile"),
     ],
 )

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from mecam.benchmark.plan import expand, override, read, shrink
+from mecam.benchmark.plan import expand, read, shrink
+from mecam.benchmark.settings import merge
 from mecam.data.known import KNOWN
 from mecam.data.shapes import ShapesSet, shapes
 from mecam.methods.registry import find as find_method
@@ -59,7 +60,7 @@ def test_an_experiment_unfolds(file: Path) -> None:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_its_small_version_takes_two_steps(file: Path, data: ShapesSet) -> None:
     tiny = {"target": "sketch", "steps": 1, "batch": 2, "image_size": 16, "seed": 0}
-    for recipe in expand(override(shrink(read(file)).blocks, tiny), DOMAINS):
+    for recipe in expand(merge(shrink(read(file)).blocks, tiny), DOMAINS):
         run = Run(recipe, find_machine("cpu"), data)
         for step in range(2):
             run.step(step)

@@ -223,7 +223,10 @@ def figures(
     results: Annotated[Path, typer.Argument(help="The --out of mecam bench.")],
     out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("figures"),
 ) -> None:
-    """The paper's figures from your runs, as PNG and SVG; for each that is left out, the command that it needs."""
+    """Draw the paper's figures from finished runs as PNG and SVG.
+
+    Figure 4 needs `mecam landscape` first. For each figure that is left out, the command it needs is printed.
+    """
     with spoken_errors():
         from mecam.figures import write
 

@@ -147,11 +147,18 @@ def _profile(profile: str, data: str) -> dict[str, str]:
     found = {}
     for name, (parts, entries) in SHOWN.items():
         made = recipe.make({"data": data, "profile": profile, **parts})
-        tables = {**made.optimizer_settings, **made.method_settings, **made.averaging_settings}
+        settings = _defaults(made) | made.optimizer_settings | made.method_settings | made.averaging_settings
         for entry in entries:
-            value = getattr(made, entry, tables.get(entry))
-            found[f"{name}{entry}"] = "default" if value is None else f"{value:g}"
+            found[f"{name}{entry}"] = f"{getattr(made, entry) if hasattr(made, entry) else settings[entry]:g}"
     return found
+
+
+def _defaults(made: recipe.Recipe) -> dict[str, Any]:
+    """Collect the default settings of a recipe's parts."""
+    from mecam import averaging, methods, optim
+
+    of_method, of_averaging = methods.registry.defaults(made.method), averaging.registry.defaults(made.averaging)
+    return {**optim.OPTIMIZERS[made.optimizer].defaults, **of_method, **of_averaging}
 
 
 def _recipe(verbose: bool) -> Iterator[str]:  # noqa: ARG001

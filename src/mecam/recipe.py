@@ -1,4 +1,4 @@
-"""The noun everybody shares: one run, described so completely that its content is its name.
+"""A recipe describes one run completely; the run id is a digest of its content.
 
     recipe = data × backbone × method × optimizer × averaging
 
@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal, get_args
 
 from mecam import profiles
@@ -141,6 +142,8 @@ def make(values: Mapping[str, Any]) -> Recipe:
         if name not in known | {"profile"}:
             raise RecipeError(f"a recipe has no entry {name!r}; {hint(name, sorted(known | {'profile'}))}")
     profile = values.get("profile")
+    if not isinstance(profile, (str, NoneType)):
+        raise RecipeError(f"profile={profile!r} is a {type(profile).__name__}; it must be {_spoken((str,))}")
     values = {name: value for name, value in values.items() if name != "profile"}
     for name, value in values.items():
         _check_type(name, value)
@@ -150,7 +153,8 @@ def make(values: Mapping[str, Any]) -> Recipe:
     if method in OPTIMIZERS:
         values.setdefault("optimizer", OPTIMIZERS[method])
     if method == "fish" and values["optimizer"] == "sgd":
-        values |= _fish(values, (defaults if profile is None else PROTOCOL)["lr"])
+        under_adam = defaults if profile is None else _from_profile(profile, {**values, "optimizer": "adam"})
+        values |= _fish(values, under_adam["lr"])
     named: Settings = {} if profile is None else _from_profile(profile, values)
     if profile is None and defaults is SHAPES and method in FROM_SCRATCH:
         named["method_settings"] = FROM_SCRATCH[method]
@@ -165,7 +169,7 @@ def make(values: Mapping[str, Any]) -> Recipe:
     return recipe if "lr" in {**named, **values} else replace(recipe, lr=defaults["lr"] * lr_ratio(recipe))
 
 
-def _from_profile(profile: Any, values: Mapping[str, Any]) -> Settings:
+def _from_profile(profile: str, values: Mapping[str, Any]) -> Settings:
     try:
         return profiles.defaults(profile, values)
     except ValueError as error:
@@ -193,8 +197,8 @@ def _fish(values: Mapping[str, Any], adam_lr: float) -> dict[str, Any]:
 def spelled(data: str) -> str:
     """The one spelling of a path that is a part of a run's name: clean/ and ./clean are clean.
 
-    A folder here that is called as a data set is keeps the mark of a folder, ./shapes: `shapes` is the embedded one.
-    What leads elsewhere when it is shortened, as link/../clean may, stays as it is.
+    A local folder that shares a data set's name keeps its `./` prefix.
+    A path that would lead elsewhere if shortened, such as link/../clean, stays as it is.
     """
     short = os.path.normpath(data) if data else data
     if short == data or _place(short) != _place(data):
@@ -269,5 +273,5 @@ def _check_type(name: str, value: Any) -> None:
 
 
 def _spoken(allowed: tuple[type, ...]) -> str:
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", dict: "a table"}
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", dict: "a table"}
     return names[allowed[-1]]

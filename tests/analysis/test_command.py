@@ -112,7 +112,7 @@ def test_rows_per_run_and_runs_that_cannot_be_ranked(bench: Path) -> None:
     assert "*: the smallest in its column." in pair
     assert "±" not in pair
     wrong = mecam("curvature", bench, "--compare", "others")
-    assert (wrong.exit_code, wrong.stderr) == (2, "mecam: there is nothing called 'others' to compare with; paper is\n")
+    assert (wrong.exit_code, wrong.stderr) == (2, "mecam: compare='others' is not supported; use 'paper'\n")
 
 
 def test_runs_that_cannot_be_measured_are_named(bench: Path, tmp_path: Path) -> None:

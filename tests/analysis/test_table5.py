@@ -132,6 +132,7 @@ def test_names_say_in_what_runs_differ() -> None:
         "adam, photo, seed 0",
         "adam, photo, seed 1",
     ]
+    assert list(named([result(), result(target=None)])) == ["adam, all", "adam, art"]
     copies = [result("a/run"), result("b/run")]
     assert list(named(copies)) == ["adam", "adam (b/run)"]
     assert list(named([result(data="x/PACS"), result(data="VLCS")])) == ["PACS: adam", "VLCS: adam"]

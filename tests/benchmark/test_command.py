@@ -15,7 +15,7 @@ from mecam.benchmark.command import recipes
 from mecam.cli import app
 from mecam.data.domains import UnreadableError
 from mecam.methods import METHODS
-from mecam.recipe import is_variant
+from mecam.recipe import RecipeError, is_variant
 from tests.benchmark.folders import write_run
 from tests.data.folders import make_folder
 
@@ -97,6 +97,16 @@ def test_all_methods_under_one_optimizer_or_their_own() -> None:
     assert {name: r.optimizer for name, r in own.items() if r.optimizer != "adam"} == {"fish": "sgd"}
     assert (own["fish"].lr, own["fish"].method_settings) == (0.5, {"inner_lr": 3e-3})
     assert not any(map(is_variant, own.values()))
+
+
+def test_settings_of_the_optimizer_that_a_method_brings() -> None:
+    words: dict[str, Any] = {"target": "art", "seed": 0}
+    [fish] = recipes(None, {**words, "method": "fish"}, ["optimizer_settings.momentum=0.9"])
+    assert (fish.optimizer, fish.optimizer_settings["momentum"]) == ("sgd", 0.9)
+    erm, fish = recipes(None, {**words, "method": "erm,fish"}, ["optimizer_settings.eps=1e-6"])
+    assert (erm.optimizer_settings, "eps" in fish.optimizer_settings) == ({"eps": 1e-6}, False)
+    with pytest.raises(RecipeError, match="sgd has no setting 'eps'"):
+        recipes(None, {**words, "method": "fish"}, ["optimizer_settings.eps=1e-6"])
 
 
 def test_a_failed_run_is_named_with_its_log_and_the_exit_code_says_so(tmp_path: Path) -> None:

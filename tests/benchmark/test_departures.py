@@ -119,6 +119,14 @@ def test_rows_of_another_setting_are_marked_and_the_legend_says_which(tmp_path: 
     assert "†" not in render(table, "terminal")
 
 
+def test_a_searched_setting_is_named_once(tmp_path: Path) -> None:
+    for place, lr in enumerate((3e-5, 1e-4, 2e-4)):
+        target = ("photo", "sketch", "cartoon")[place]
+        write_run(tmp_path, 0.8, data="PACS", target=target, optimizer="sam", profile="paper", lr=lr, steps=9)
+    text = render(rows(read(tmp_path)[0], select="target"), "terminal", compare="paper")
+    assert "setting: lr searched, not 3e-05; steps 9, not 5000." in text
+
+
 def test_a_data_set_stands_for_all_of_its_rows_in_the_legend(tmp_path: Path) -> None:
     for optimizer in ("sam", "mecam"):
         write_run(tmp_path, 0.8, data="/x/PACS", target="photo", optimizer=optimizer, profile="paper", steps=9)
@@ -134,7 +142,7 @@ def test_adam_matches_one_published_row_and_the_other_is_marked(tmp_path: Path) 
     assert any(line.startswith("adam  ") for line in text.splitlines())
     assert "paper: ERM (PACS, inherited) †" in text
     assert "paper: Adam (PACS2, inherited)  " in text
-    assert "† at a published row: our runs have other settings than it: lr 3e-05, not 5e-05; " in text
+    assert "† on a published row: its settings differ from ours: lr 3e-05, not 5e-05; " in text
 
 
 def test_the_common_case_does_not_import_torch(tmp_path: Path) -> None:

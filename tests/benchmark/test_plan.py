@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from mecam.benchmark.plan import Experiment, data_sets, expand, override, read, shrink
+from mecam.benchmark.plan import Experiment, data_sets, expand, read, shrink
+from mecam.benchmark.settings import merge
 from mecam.recipe import RecipeError
 
 DOMAINS = {"shapes": ("art", "cartoon", "photo", "sketch"), "PACS": ("a", "b")}
@@ -90,12 +91,12 @@ def test_settings_of_the_base_depend_on_the_base() -> None:
 
 def test_a_given_setting_goes_to_the_blocks_that_have_it() -> None:
     blocks = [{"target": "art", "optimizer": "adam"}, {"target": "art", "optimizer": "sam"}]
-    found = expand(override(blocks, {"optimizer_settings": {"rho": 0.2}}), DOMAINS)
+    found = expand(merge(blocks, {"optimizer_settings": {"rho": 0.2}}), DOMAINS)
     assert [(recipe.optimizer, recipe.optimizer_settings) for recipe in found] == [("adam", {}), ("sam", {"rho": 0.2})]
     with pytest.raises(RecipeError, match="adam and sam have no setting 'roh'; did you mean rho"):
-        override(blocks, {"optimizer_settings": {"roh": 0.2}})
+        merge(blocks, {"optimizer_settings": {"roh": 0.2}})
     with pytest.raises(RecipeError, match="optimizer_settings=3 is not a table"):
-        override([{"optimizer_settings": {"eps": 1e-6}}], {"optimizer_settings": 3})
+        merge([{"optimizer_settings": {"eps": 1e-6}}], {"optimizer_settings": 3})
 
 
 def test_a_run_that_two_blocks_name_is_one_run() -> None:
@@ -185,7 +186,7 @@ def test_small_keeps_distinct_blocks() -> None:
 
 def test_given_entries_replace_those_of_every_block_and_settings_merge() -> None:
     blocks = [{"optimizer": "sam", "optimizer_settings": {"rho": 0.1, "eps": 1}}, {"seed": 1}]
-    found = override(blocks, {"seed": [0, 1], "optimizer_settings": {"rho": [0.2]}})
+    found = merge(blocks, {"seed": [0, 1], "optimizer_settings": {"rho": [0.2]}})
     assert found == [
         {"optimizer": "sam", "optimizer_settings": {"rho": [0.2], "eps": 1}, "seed": [0, 1]},
         {"seed": [0, 1], "optimizer_settings": {}},  # of Adam, which has no rho

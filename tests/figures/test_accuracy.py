@@ -60,6 +60,25 @@ def test_a_setting_is_chosen_by_source_validation_not_by_the_target(tmp_path: Pa
     assert (method.ours[0].mean, method.published) == (50.0, None)
 
 
+def test_the_published_setting_comes_before_better_validation(tmp_path: Path) -> None:
+    for target in TARGETS["PACS"].values():
+        same = {"data": "PACS", "target": target, "optimizer": "mecam", "profile": "paper"}
+        write_run(tmp_path, 0.8, validation=0.8, **same)
+        write_run(tmp_path, 0.9, validation=0.9, **same, steps=10_000)
+    figure = found(tmp_path)
+    assert [method.ours[0].mean for method in figure.methods] == pytest.approx([80])
+    assert figure.note == ""
+
+
+def test_a_variant_of_a_method_is_not_the_method(tmp_path: Path) -> None:
+    for target in TARGETS["PACS"].values():
+        write_run(tmp_path, 0.8, data="PACS", target=target, method="fish")
+        settings = {"momentum": 0.9}
+        write_run(tmp_path, 0.7, data="PACS", target=target, method="fish", optimizer_settings=settings)
+    methods = [(method.name, method.published is None) for method in found(tmp_path).methods]
+    assert methods == [("fish variant + sgd", True), ("Fish", False)]
+
+
 def test_an_average_over_some_targets_has_no_published_one_beside_it(tmp_path: Path) -> None:
     write_run(tmp_path, 0.5, data="PACS", target="sketch", optimizer="mecam")
     [method] = found(tmp_path).methods

@@ -1,4 +1,4 @@
-"""Supplementary Figure I(b): the grid, and SAM at the same radius as its reference."""
+"""Supplementary Figure I(b): the grid, and SAM as its reference."""
 
 from pathlib import Path
 
@@ -39,7 +39,12 @@ def test_every_cell_has_its_accuracy_and_sam_is_the_reference(tmp_path: Path) ->
 
 def test_the_published_average_is_named_where_all_targets_were_run(tmp_path: Path) -> None:
     write_grid(tmp_path, list(TARGETS["PACS"].values()))
-    assert found(tmp_path).published == 88.3
+    figure = found(tmp_path)
+    assert figure.published == 88.3
+    assert figure.departures.startswith("ours: ")
+    assert "backbone lite0, not resnet50" in figure.departures
+    assert "alpha" not in figure.departures
+    assert alpha_beta._notes(figure)[-1] == figure.departures
 
 
 def test_without_a_grid_there_is_no_figure(tmp_path: Path) -> None:

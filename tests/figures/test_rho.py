@@ -44,6 +44,19 @@ def test_the_published_average_stands_at_the_papers_rho(tmp_path: Path) -> None:
     assert figure.note.startswith("ours: ")
 
 
+def test_the_published_settings_at_other_radii_are_no_departure(tmp_path: Path) -> None:
+    for target in TARGETS["PACS"].values():
+        for radius in (0.01, 0.1):
+            settings = {"rho": radius}
+            write_run(
+                tmp_path, 0.8, data="PACS", target=target, optimizer="mecam", profile="paper",
+                optimizer_settings=settings,
+            )  # fmt: skip
+    figure = found(tmp_path)
+    assert figure.lines[0].published
+    assert figure.note == ""
+
+
 def test_without_a_sweep_there_is_no_figure(tmp_path: Path) -> None:
     sweep(tmp_path, "sam", {0.05: 0.5})
     with pytest.raises(Missing, match="differ in rho alone"):

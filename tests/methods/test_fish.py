@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from mecam.methods import create
 from mecam.methods.base import Batch, Setting
-from mecam.methods.fish import Fish
+from mecam.methods.fish import META_LR, Fish
 from mecam.models.network import Network
 from mecam.recipe import Recipe, is_variant, lr_ratio, make
 from mecam.training.build import build_optimizer
@@ -168,3 +168,7 @@ def test_the_order_of_domains_matters_and_frozen_weights_do_not_move(
     assert network.head.weight.grad is not None
     assert not torch.allclose(first, network.head.weight.grad, rtol=1e-6)
     assert all(p.grad is None for p in network.featurizer.parameters())
+
+
+def test_a_recipe_and_the_method_have_one_default() -> None:
+    assert make({"method": "fish"}).lr == META_LR

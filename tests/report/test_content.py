@@ -207,6 +207,13 @@ def test_damage_is_said_and_the_rest_shown(tmp_path: Path) -> None:
     assert any("1 run has no unseen domain" in note for note in content.notes)
 
 
+def test_a_missing_figure_has_the_command_for_this_folder(tmp_path: Path) -> None:
+    write_run(tmp_path, 0.5, domains=DOMAINS, target="art")
+    commands = [figure.command for figure in read(tmp_path).figures if figure.command]
+    assert f"mecam bench recipes/figure_rho.toml --out {tmp_path}" in commands
+    assert not any("RESULTS" in command for command in commands)
+
+
 def test_without_matplotlib_figures_are_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(tmp_path, 0.5, domains=DOMAINS, target="art")
     monkeypatch.setitem(sys.modules, "matplotlib", None)

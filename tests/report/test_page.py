@@ -316,7 +316,7 @@ def test_figures_that_are_missing_have_their_commands(browser: Any, tmp_path: Pa
     for page in visit(browser, write(tmp_path, tmp_path / "page.html")):
         page.tab.locator("#figures-absent summary").click()
         assert [words for words in page.texts("#figures-absent code") if "rho" in words] == [
-            "mecam bench recipes/figure_rho.toml --out RESULTS"
+            f"mecam bench recipes/figure_rho.toml --out {tmp_path}"
         ]
         assert len(page.texts("#figures-absent li")) == 3
 

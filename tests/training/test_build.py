@@ -31,7 +31,7 @@ def test_parts_are_refused_before_any_data_is_read() -> None:
     ("optimizer", "switch"), [("curvemecam", "scaled"), ("curvemecam", "normalised"), ("sam", "shared_noise")]
 )
 def test_a_word_is_no_switch(optimizer: str, switch: str) -> None:
-    """`--set optimizer_settings.scaled=no` is a text, which Python would take for True."""
+    """`--set optimizer_settings.scaled=no` is a string, which Python would take for True."""
     check_parts(make({"optimizer": optimizer, "optimizer_settings": {switch: False}}))
     with pytest.raises(RecipeError, match=f"{switch}='no' is a str; it must be true or false"):
         check_parts(make({"optimizer": optimizer, "optimizer_settings": {switch: "no"}}))

@@ -54,7 +54,7 @@ def curvature(
     if form not in ("terminal", "json"):
         raise ValueError(f"format {form!r} is not known; terminal and json are")
     if compare not in (None, "paper"):
-        raise ValueError(f"there is nothing called {compare!r} to compare with; paper is")
+        raise ValueError(f"compare={compare!r} is not supported; use 'paper'")
     try:
         wanted = [float(radius) for radius in radii.split(",")]
     except ValueError:

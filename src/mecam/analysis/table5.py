@@ -144,7 +144,7 @@ def named(results: Sequence[Result]) -> dict[str, Path]:
     for path, key in keys.items():
         result = by_path[path]
         parts = [_label(key, several)]
-        parts += [result.target] if targets else []
+        parts += [result.recipe.target or "all"] if targets else []
         parts += [f"seed {result.recipe.seed}"] if seeds else []
         name = ", ".join(parts)
         found[f"{name} ({path})" if name in found else name] = path

@@ -47,9 +47,11 @@ class SWAD:
     name: ClassVar[str] = "swad"
     needs_bn_update: ClassVar[bool] = True
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
-        "n_converge": Hyperparameter("N_s: evaluations without a better one that make a start", low=1, integer=True),
-        "n_tolerance": Hyperparameter("N_e: evaluations above the threshold that make an end", low=1, integer=True),
-        "tolerance": Hyperparameter("r: how far above the start's mean loss it goes", search=Choice((0.2, 0.3))),
+        "n_converge": Hyperparameter(
+            "N_s: evaluations without improvement before averaging starts", low=1, integer=True
+        ),
+        "n_tolerance": Hyperparameter("N_e: evaluations above the threshold before it ends", low=1, integer=True),
+        "tolerance": Hyperparameter("r: relative tolerance of the threshold", search=Choice((0.2, 0.3))),
     }
 
     def __init__(

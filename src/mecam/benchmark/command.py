@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mecam import recipe as one_run
-from mecam.benchmark import plan, results, tables, view
+from mecam.benchmark import plan, results, settings, tables, view
 from mecam.benchmark.jobs import Engine, Watch
 from mecam.benchmark.render import render
 from mecam.recipe import Recipe, RecipeError
@@ -94,7 +94,7 @@ def recipes(
     values = {name: _listed(name, words) for name, words in given.items() if words is not None}
     for assignment in assignments:
         one_run.assign(values, assignment)
-    found = runs_of(plan.override(blocks, values), on_error=on_error, absent=absent)
+    found = runs_of(settings.merge(blocks, values), on_error=on_error, absent=absent)
     ordered = GRIDS[grid]
     if ordered is not None:
         other = next((recipe.optimizer for recipe in found if recipe.optimizer != "mecam"), None)

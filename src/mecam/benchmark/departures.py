@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -22,10 +23,7 @@ SAME_NETWORK = ("resnet50", profiles.V1)
 def of_row(row: Row) -> dict[str, list[str]]:
     """List how the row's runs differ from each profile that is behind a published cell beside it."""
     behind = {cell.profile for target in row.cells for cell in paper.beside(row.key, target)}
-    return {
-        profile: list(dict.fromkeys(words for result in row.results for words in of_run(result.recipe, profile)))
-        for profile in sorted(behind)
-    }
+    return {profile: _joined([of_run(result.recipe, profile) for result in row.results]) for profile in sorted(behind)}
 
 
 def fewest(found: Mapping[str, list[str]]) -> list[str]:
@@ -50,6 +48,16 @@ def of_run(recipe: Recipe, profile: str) -> list[str]:
         if not _equal(mine, other):
             found.append(f"{setting} {_words(mine)}, not {_words(other)}")
     return [*found, *_network(recipe, expected)]
+
+
+def _joined(runs: Sequence[Sequence[str]]) -> list[str]:
+    """List the departures of a row's runs, each once; a setting in which the runs differ was searched."""
+    found: dict[str, None] = {}
+    for words in itertools.chain.from_iterable(runs):
+        ours, _, theirs = words.partition(", not ")
+        searched = theirs and not all(words in run for run in runs)
+        found[f"{ours.split()[0]} searched, not {theirs}" if searched else words] = None
+    return list(found)
 
 
 def legend(among: Iterable[tuple[Row, Sequence[str]]]) -> str:

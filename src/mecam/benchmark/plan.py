@@ -90,11 +90,6 @@ def expand(blocks: Sequence[Mapping[str, Any]], domains: Mapping[str, Sequence[s
     return list(recipes.values())
 
 
-def override(blocks: Sequence[Mapping[str, Any]], values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The blocks with these entries in place of their own; tables of settings are merged."""
-    return settings.merge(blocks, values)
-
-
 def data_sets(blocks: Sequence[Mapping[str, Any]]) -> list[str]:
     """The data sets that the blocks name, as their recipes spell them."""
     named = [block.get("data", "shapes") for block in blocks]

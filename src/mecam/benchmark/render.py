@@ -42,7 +42,7 @@ def render(
     if form not in FORMS:
         raise ValueError(f"format {form!r} is not known; {', '.join(FORMS)} are")
     if compare not in (None, "paper"):
-        raise ValueError(f"there is nothing called {compare!r} to compare with; paper is")
+        raise ValueError(f"compare={compare!r} is not supported; use 'paper'")
     against = _baselines(table, baseline)
     differing = {row.key: departures.of_row(row) for row in table} if compare else None
     if form == "json":
@@ -186,7 +186,7 @@ def _legend(table: Sequence[Row], differing: Differences) -> list[str]:
     others = ((row, words) for row in table for words in _elsewhere([row], differing).values())
     theirs = departures.legend(others)
     found = [f"{OTHER}: differs from the published setting: {ours}."] if ours else []
-    return [*found, f"{OTHER} at a published row: our runs have other settings than it: {theirs}."] if theirs else found
+    return [*found, f"{OTHER} on a published row: its settings differ from ours: {theirs}."] if theirs else found
 
 
 def _difference(row: Row, against: Mapping[str, Row]) -> Difference | None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mecam import methods
-from mecam.data import known
+from mecam import methods, profiles
 from mecam.data.splits import seed_hash
 from mecam.optim.hyperparameters import Choice, Hyperparameter, LogUniform, Search, Uniform
 from mecam.optim.registry import find as find_optimizer
@@ -101,7 +99,7 @@ def _drawn(recipe: Recipe, draw: int) -> Recipe:
 def _of_recipe(recipe: Recipe, draw: int) -> dict[str, Any]:
     """Draws of learning rate, weight decay, batch and dropout."""
     streams = {**STREAMS, **(ADVERSARIAL_STREAMS if recipe.method in ("dann", "cdann") else {})}
-    searches = {**GLOBAL, "batch": DOMAINNET_BATCH} if _is_domainnet(recipe) else GLOBAL
+    searches = {**GLOBAL, "batch": DOMAINNET_BATCH} if profiles.data_set(recipe.data) == profiles.LONG else GLOBAL
     found: dict[str, Any] = {
         name: _sample(search, recipe, draw, streams.get(name, name)) for name, search in searches.items()
     }
@@ -120,11 +118,6 @@ def _settings(
             value = _sample(hyperparameter.search, recipe, draw, streams.get(name, name))
             found[name] = int(value) if hyperparameter.integer else value
     return found
-
-
-def _is_domainnet(recipe: Recipe) -> bool:
-    name = Path(recipe.data).name
-    return known.is_known(name) and known.find(name) is known.DOMAIN_NET
 
 
 def _usual_lr(recipe: Recipe, optimizer: str | None = None) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mecam.near import hint
-from mecam.recipe import Recipe, RecipeError
+from mecam.recipe import OPTIMIZERS, Recipe, RecipeError
 
 Entries = Mapping[str, Any]
 PARTS = {f"{part}_settings": part for part in ("method", "optimizer", "averaging", "virtual")}
@@ -54,7 +54,7 @@ def check(table: str, settings: Iterable[str], blocks: Sequence[Entries]) -> Non
 
 def check_table(table: str, block: Entries) -> None:
     if not isinstance(block.get(table, {}), dict):
-        raise RecipeError(f"{table}={block[table]!r} is not a table; give {table}.rho=0.1, say")
+        raise RecipeError(f"{table}={block[table]!r} is not a table; use {table}.NAME=VALUE")
 
 
 def _fitting(table: str, settings: Entries, entries: Entries) -> dict[str, Any]:
@@ -98,6 +98,8 @@ def _named(blocks: Sequence[Entries], part: str) -> list[str]:
 
 
 def _listed(entries: Entries, part: str) -> list[str]:
-    """The names of a part; what is no text is left for the recipe to refuse."""
+    """The names of a part; what is not a string is left for the recipe to refuse."""
+    if part == "optimizer" and part not in entries:
+        return list(dict.fromkeys(OPTIMIZERS.get(method, Recipe.optimizer) for method in _listed(entries, "method")))
     value = entries.get(part, getattr(Recipe, part))
     return [name for name in (value if isinstance(value, list) else [value]) if isinstance(name, str)]

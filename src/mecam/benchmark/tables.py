@@ -212,7 +212,7 @@ def _selected(groups: Mapping[Key, Sequence[Result]], select: Select) -> dict[Ke
         merged.setdefault(replace(key, variant=""), {})[key.variant] = results
     for key, variants in merged.items():
         if select == "shared":
-            chosen[key] = list(max(variants.values(), key=_completeness_and_validation))
+            chosen[key] = list(max(variants.values(), key=completeness_and_validation))
         else:
             best: dict[tuple[str, int], Result] = {}
             for result in (result for results in variants.values() for result in results):
@@ -223,7 +223,7 @@ def _selected(groups: Mapping[Key, Sequence[Result]], select: Select) -> dict[Ke
     return chosen
 
 
-def _completeness_and_validation(results: Iterable[Result]) -> tuple[int, float]:
+def completeness_and_validation(results: Iterable[Result]) -> tuple[int, float]:
     """What a grid point is chosen by: it has all its runs, and the best validation."""
     found = [result.validation for result in results if result.validation is not None]
     return len(found), statistics.fmean(found) if found else -1.0

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from mecam.analysis._figure import load, new_figure
+from mecam.analysis._figure import load
 from mecam.figures.points import Line
 
 if TYPE_CHECKING:
@@ -55,11 +55,6 @@ def settings() -> Iterator[None]:
     """Draw and save under these settings, whatever matplotlib was set to before."""
     with load().rc_context(SETTINGS):
         yield
-
-
-def new(*, width: float, height: float) -> Figure:
-    """An empty figure of this many inches."""
-    return new_figure(width=width, height=height)
 
 
 def looks(optimizers: Sequence[str]) -> list[Look]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mecam.analysis._figure import new_figure
+from mecam.benchmark import departures as differences
 from mecam.benchmark.results import Result
-from mecam.benchmark.tables import AVERAGE, Key, Row, rows
+from mecam.benchmark.tables import AVERAGE, Key, Row, completeness_and_validation, rows
 from mecam.figures import _style
 from mecam.figures.points import Missing, Point, departures, named, published_average
 from mecam.recipe import OPTIMIZERS
@@ -40,12 +42,14 @@ class Accuracies:
 
 
 def values(results: Sequence[Result]) -> Accuracies:
-    """The averages to draw. Of several settings the one with the best source validation is taken."""
-    complete: dict[str, dict[Key, Row]] = {}
-    for row in rows(results, select="shared"):
+    """The averages to draw: each method's at the settings nearest to the published ones, then by source validation."""
+    finished: dict[tuple[str, Key], list[Row]] = {}
+    for row in rows(results):
         if row.cells[AVERAGE].mean is not None:
-            plain = Key("", row.key.method, row.key.optimizer, row.key.averaging)
-            complete.setdefault(row.key.data, {})[plain] = row
+            finished.setdefault((row.key.data, replace(row.key, data="", variant="")), []).append(row)
+    complete: dict[str, dict[Key, Row]] = {}
+    for (name, key), among in finished.items():
+        complete.setdefault(name, {})[key] = max(among, key=_standing)
     if not complete:
         raise Missing("no method has finished on all targets of a data set", COMMAND)
     data = _axes(complete)
@@ -73,6 +77,11 @@ def draw(found: Accuracies) -> Figure:
 
 def figure(_out: Path, results: Sequence[Result]) -> Figure:
     return draw(values(results))
+
+
+def _standing(row: Row) -> tuple[int, int, float]:
+    """What a method's setting is chosen by: fewest departures from the published ones, all runs, best validation."""
+    return -len(differences.fewest(differences.of_row(row))), *completeness_and_validation(row.results)
 
 
 def _axes(complete: dict[str, dict[Key, Row]]) -> tuple[str, ...]:
@@ -109,7 +118,7 @@ def _published(of_key: Sequence[Row]) -> tuple[float, ...] | None:
 
 
 def _scatter(found: Accuracies) -> Figure:
-    figure = _style.new(width=8.0, height=6.6)
+    figure = new_figure(width=8.0, height=6.6)
     axes = figure.add_subplot()
     for method in found.methods:
         look = _style.KINDS[method.kind]
@@ -138,7 +147,7 @@ def _boxes(method: Method) -> list[tuple[float, float, float, float]]:
 
 
 def _ordered(found: Accuracies) -> Figure:
-    figure = _style.new(width=7.5, height=1.9 + 0.21 * len(found.methods))
+    figure = new_figure(width=7.5, height=1.9 + 0.21 * len(found.methods))
     axes = figure.add_subplot()
     for place, method in enumerate(found.methods):
         look = _style.KINDS[method.kind]

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mecam.analysis._figure import new_figure
 from mecam.benchmark import paper
 from mecam.benchmark.results import Result
 from mecam.benchmark.tables import rows
 from mecam.figures import _style
-from mecam.figures.points import Missing, Point, main_data, over_targets, row_name, target_words
+from mecam.figures.points import Missing, Point, departures, main_data, over_targets, row_name, target_words
 from mecam.figures.sweeps import published_point, shared_targets, sweeps
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Grid:
     cells: Mapping[tuple[float, float], Point]
     sam: Point | None
     published: float | None  # at the paper's alpha and beta
+    departures: str  # from the settings behind it
 
 
 def values(results: Sequence[Result]) -> Grid:
@@ -58,7 +60,8 @@ def values(results: Sequence[Result]) -> Grid:
     first = table[best.rows[0].row]
     words = target_words(targets, len(first.cells) - 1)
     beside = published_point(first, targets, "alpha", "beta")
-    return Grid(data, row_name(first.key), words, cells, sam, beside[0].mean if beside else None)
+    differing = departures([first] if beside else [], but=("alpha", "beta"))
+    return Grid(data, row_name(first.key), words, cells, sam, beside[0].mean if beside else None, differing)
 
 
 def draw(found: Grid) -> Figure:
@@ -67,7 +70,7 @@ def draw(found: Grid) -> Figure:
     means = np.full((len(alphas), len(betas)), math.nan)
     for (alpha, beta), point in found.cells.items():
         means[alphas.index(alpha), betas.index(beta)] = point.mean
-    figure = _style.new(width=2.6 + 0.95 * len(betas), height=2.0 + 0.75 * len(alphas))
+    figure = new_figure(width=2.6 + 0.95 * len(betas), height=2.0 + 0.75 * len(alphas))
     axes = figure.add_subplot(xlabel="beta", ylabel="alpha")
     axes.grid(visible=False)
     drawn = axes.imshow(means, cmap="cividis", origin="lower", aspect="auto")
@@ -91,7 +94,7 @@ def _notes(found: Grid) -> list[str]:
     if found.published is not None:
         settings = paper.settings_of(found.data)
         notes.append(f"published at alpha {settings['alpha']:g}, beta {settings['beta']:g}: {found.published:.1f}")
-    return notes
+    return [*notes, found.departures] if found.departures else notes
 
 
 def _words(point: Point, between: str) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mecam import profiles
+from mecam.analysis._figure import new_figure
 from mecam.benchmark.results import DAMAGE, Result
 from mecam.benchmark.tables import Key, Row, rows
 from mecam.figures import _style
@@ -139,7 +140,7 @@ def draw(found: Iterations) -> Figure:
     """A panel for each target."""
     across = min(ACROSS, len(found.panels))
     down = -(-len(found.panels) // across)
-    figure = _style.new(width=max(6.4, 0.6 + 2.9 * across), height=1.5 + 2.6 * down)
+    figure = new_figure(width=max(6.4, 0.6 + 2.9 * across), height=1.5 + 2.6 * down)
     panels = list(figure.subplots(down, across, squeeze=False).flat)
     everything = {line.name: line.optimizer for lines in found.panels.values() for line in lines}
     looks = dict(zip(everything, _style.looks(list(everything.values())), strict=True))

@@ -6,7 +6,7 @@ import shlex
 import statistics
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mecam.benchmark import departures as differences
@@ -75,7 +75,7 @@ def published_average(row: Row) -> float | None:
 def row_name(key: Key) -> str:
     """The paper's name for a row without its settings, such as MeCAM; ours where it has none."""
     cells = paper.beside(key, AVERAGE, PREFERRED)
-    return cells[0].algorithm if cells else Key(key.data, key.method, key.optimizer, key.averaging).label
+    return cells[0].algorithm if cells else replace(key, variant="").label
 
 
 def named(keys: Sequence[Key]) -> list[str]:

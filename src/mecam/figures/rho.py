@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mecam.analysis._figure import new_figure
 from mecam.benchmark.results import Result
 from mecam.benchmark.tables import Row, rows
 from mecam.figures import _style
@@ -63,12 +64,12 @@ def values(results: Sequence[Result]) -> Rho:
         lines.append(Line(name, key.optimizer, tuple(finished), beside))
     firsts = [table[sweep.rows[0].row] for sweep in kept]
     compared = [row for row, line in zip(firsts, lines, strict=True) if line.published]
-    return Rho(data, target_words(targets, len(firsts[0].cells) - 1), tuple(lines), departures(compared))
+    return Rho(data, target_words(targets, len(firsts[0].cells) - 1), tuple(lines), departures(compared, but=("rho",)))
 
 
 def draw(found: Rho) -> Figure:
     """One panel, rho on a logarithmic axis."""
-    figure = _style.new(width=6.0, height=4.2)
+    figure = new_figure(width=6.0, height=4.2)
     axes = figure.add_subplot(xscale="log", xlabel="rho", ylabel=f"accuracy, % ({found.targets})")
     names = [line.name for line in found.lines]
     looks = dict(zip(names, _style.looks([line.optimizer for line in found.lines]), strict=True))

@@ -29,7 +29,7 @@ class Sweep:
     label: str
     swept: list[str]
     rows: list[Swept]
-    reference: int | None = None  # the row of SAM that is alike in all else
+    reference: int | None = None  # the row of SAM that differs in lr and the optimizer's settings alone
 
 
 def sweeps(rows: Sequence[tuple[Key, Recipe]], swept: Sequence[str]) -> list[Sweep]:
@@ -38,7 +38,6 @@ def sweeps(rows: Sequence[tuple[Key, Recipe]], swept: Sequence[str]) -> list[Swe
     names: dict[str, tuple[str, str]] = {}
     firsts: dict[str, Recipe] = {}
     of_sam = [(place, recipe) for place, (_, recipe) in enumerate(rows) if recipe.optimizer == "sam"]
-    sam = {_alike(recipe, settings_of(recipe)): place for place, recipe in of_sam}
     for place, (key, recipe) in enumerate(rows):
         settings = settings_of(recipe)
         if not all(_is_number(settings.get(name)) for name in swept):
@@ -47,7 +46,7 @@ def sweeps(rows: Sequence[tuple[Key, Recipe]], swept: Sequence[str]) -> list[Swe
         groups.setdefault(group, []).append(Swept(place, [float(settings[name]) for name in swept]))
         names[group], firsts[group] = (key.data, without_settings(key, swept).label), recipe
     return [
-        Sweep(*names[group], list(swept), found, sam.get(_as_sam(firsts[group], swept)))
+        Sweep(*names[group], list(swept), found, _reference(firsts[group], swept, of_sam))
         for group, found in groups.items()
         if all(len({entry.values[place] for entry in found}) > 1 for place in range(len(swept)))
     ]
@@ -81,10 +80,17 @@ def _alike(recipe: Recipe, settings: dict[str, Any]) -> str:
     return json.dumps(rest, sort_keys=True, default=str)
 
 
-def _as_sam(recipe: Recipe, swept: Sequence[str]) -> str:
-    """SAM in its place, at its radius."""
-    kept = {name: value for name, value in settings_of(recipe).items() if name == "rho" and name not in swept}
-    return _alike(replace(recipe, optimizer="sam"), kept)
+def _reference(recipe: Recipe, swept: Sequence[str], of_sam: Sequence[tuple[int, Recipe]]) -> int | None:
+    """Find the row of SAM to compare a sweep with, at the same rho and lr if there is one; none for sweeps of rho."""
+
+    def differs(sam: Recipe) -> tuple[bool, bool]:
+        return settings_of(sam)["rho"] != settings_of(recipe).get("rho"), sam.lr != recipe.lr
+
+    wanted = _alike(replace(recipe, optimizer="sam", lr=0.0), {})
+    fitting = [(place, sam) for place, sam in of_sam if _alike(replace(sam, lr=0.0), {}) == wanted]
+    if "rho" in swept or not fitting:
+        return None
+    return min(fitting, key=lambda entry: differs(entry[1]))[0]
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:

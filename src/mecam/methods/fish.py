@@ -14,11 +14,11 @@ from mecam.models.network import Network
 from mecam.optim.hyperparameters import Choice, Hyperparameter
 
 BETAS = (0.9, 0.999)  # Adam's
-META_LR = 0.5
+META_LR = 0.5  # a recipe's is the same; recipes do not import torch
 
 
 class Fish(Method):
-    """θ ← θ + lr (θ̃ − θ), θ̃ after an inner Adam step per domain; by plain SGD, under other optimizers a variant
+    """Move toward the weights reached by one inner Adam step per domain.
 
     θ̃ = θ − inner_lr Σ_d u_d,   G = θ − θ̃
 
@@ -34,7 +34,7 @@ class Fish(Method):
     name: ClassVar[str] = "fish"
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
         "meta_lr": Hyperparameter(
-            "share of the way to θ̃ that plain SGD goes; not given: lr", open_low=True, search=Choice((0.05, 0.1, 0.5))
+            "interpolation factor toward θ̃; default: lr", open_low=True, search=Choice((0.05, 0.1, 0.5))
         ),
         "inner_lr": Hyperparameter("learning rate of the inner Adam; a recipe under SGD has the default of Adam"),
     }

@@ -35,7 +35,8 @@ class Fishr(Annealed):
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
         "lam": Hyperparameter("weight of the penalty, once annealed", search=LogUniform(1, 4)),
         "anneal": Hyperparameter(
-            "step from which it has that weight (of 5,000, in a shorter run)", search=Uniform(0, 5000)
+            "step at which the penalty takes this weight; scaled down in runs shorter than 5,000 steps",
+            search=Uniform(0, 5000),
         ),
         "ema": Hyperparameter(
             "share of the running variances that a step keeps", high=1, open_high=True, search=Uniform(0.9, 0.99)

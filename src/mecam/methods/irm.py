@@ -30,7 +30,8 @@ class IRM(Annealed):
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
         "lam": Hyperparameter("weight of the penalty, once annealed", search=LogUniform(-1, 5)),
         "anneal": Hyperparameter(
-            "step from which it has that weight (of 5,000, in a shorter run)", search=LogUniform(0, 4)
+            "step at which the penalty takes this weight; scaled down in runs shorter than 5,000 steps",
+            search=LogUniform(0, 4),
         ),
     }
 

@@ -24,7 +24,7 @@ class LPFT(ERM):
     name: ClassVar[str] = "lpft"
     recordable: ClassVar[bool] = True
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
-        "linear_steps": Hyperparameter("steps of the head alone (of 5,000, in a shorter run)"),
+        "linear_steps": Hyperparameter("steps of the head alone; scaled down in runs shorter than 5,000 steps"),
         "linear_lr": Hyperparameter(
             "learning rate of these steps; not given: lr", open_low=True, search=LogUniform(-5, -3.5)
         ),

@@ -81,7 +81,7 @@ class Hyperparameter:
 
 
 def check_switch(owner: str, name: str, value: object) -> None:
-    """Refuse what is not True or False: a recipe's "no" is a text, and would count as True."""
+    """Refuse what is not True or False: a recipe's "no" is a string, and would count as True."""
     if not isinstance(value, bool):
         raise TypeError(f"{owner}: {name}={value!r} is a {type(value).__name__}; it must be true or false")
 

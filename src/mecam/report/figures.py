@@ -35,7 +35,7 @@ def figures(out: Path, found: Sequence[Result], sections: Mapping[str, str], not
         try:
             svg = images(name, out, found, formats=("svg",))["svg"]
         except Missing as missing:
-            shown.append(FigureView(entry.title, entry.about, absent=missing.why, command=missing.command))
+            shown.append(FigureView(entry.title, entry.about, absent=missing.why, command=missing.command_for(out)))
         except ImportError as error:
             note = f"the paper's figures are left out: {error}"
             notes += [] if note in notes else [note]
