@@ -141,6 +141,18 @@ def test_a_compiled_module_is_found(how: Callable[[nn.Module, Any], Forward]) ->
     assert compiled == [graphs] * 5, "nothing is compiled after the first step"
 
 
+@pytest.mark.parametrize("how", [in_place, function])
+def test_a_function_is_compiled_once_without_the_model(how: Callable[..., Forward]) -> None:
+    """The compiler guards on hooks: each pass must have the same one."""
+    model, counter = nn.Sequential(nn.Flatten(), nn.Linear(108, 4)).double(), CompileCounterWithBackend("eager")
+    optimizer, forward = SAM(model.parameters(), torch.optim.SGD, lr=0.1), how(model, counter, fullgraph=False)
+    compiled = []
+    for _ in range(5):
+        optimizer.step(closure_for(optimizer, forward))
+        compiled.append(counter.frame_count)
+    assert compiled == compiled[:1] * 5, "nothing is compiled after the first step"
+
+
 def test_gradients_that_are_kept_and_zeroed_compile_nothing_again() -> None:
     """Gradients present on entry are watched by a hook on a parameter, which must not count as a change."""
     model, compiled = train(module, given=True, set_to_none=False)

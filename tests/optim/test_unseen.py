@@ -102,7 +102,7 @@ class Proxy:
 
     @property
     def __dict__(self) -> dict[str, object]:  # type: ignore[override]
-        raise RuntimeError("nothing is bound")
+        raise KeyError("nothing is bound")
 
 
 class Holder:

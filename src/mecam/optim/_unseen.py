@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mecam.optim._frozen import Mark
+from mecam.optim._frozen import Mark, has_values
 
 LARGEST_SEARCH = 20_000  # objects
 Slot = tuple[nn.Module, str]  # where a tensor hangs
@@ -36,7 +36,7 @@ class Unseen:
         self.marks: dict[Slot, tuple[Tensor, Mark]] = {}
         for module in modules_in(closure):
             for name, tensor in (*module._buffers.items(), *module._parameters.items()):
-                if isinstance(tensor, Tensor) and id(tensor) not in moved:
+                if isinstance(tensor, Tensor) and id(tensor) not in moved and has_values(tensor):
                     self.marks[module, name] = tensor, Mark(tensor)
 
     def require_seen(self, seen: Collection[Slot], tensors: Collection[Tensor | None]) -> None:
@@ -74,7 +74,7 @@ def modules_in(closure: Any) -> list[nn.Module]:
             continue
         seen[id(each)] = each
         if not issubclass(type(each), nn.Module):
-            with suppress(AttributeError, RuntimeError, TypeError, ValueError):  # of objects that stand for others
+            with suppress(Exception):  # best effort: an object may raise anything from its attributes
                 waiting.extend(_inside(each))
         elif not isinstance(each, torch.jit.ScriptModule):  # those are seen, and keep their buffers elsewhere
             found.update(dict.fromkeys(each.modules()))
