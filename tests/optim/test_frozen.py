@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mecam.optim import SAM, MeCAM, SharpnessAware
+from mecam.optim import SAM, MeCAM, SharpnessAware, ThinMeCAM, _frozen
 from mecam.optim._buffers import Buffers
 from mecam.optim._frozen import Frozen
 
@@ -191,3 +191,22 @@ def test_gradients_by_torch_func(per_sample: bool, given: bool) -> None:
     one.step(functional)
     two.step(plain)
     torch.testing.assert_close(a.weight, b.weight, rtol=0, atol=1e-12)
+
+
+def test_checksums_are_taken_in_the_first_step_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if that step takes one pass, as ThinMeCAM's do before `start`."""
+    taken: list[int] = []
+    checksum = _frozen._checksum
+    monkeypatch.setattr(_frozen, "_checksum", lambda tensor: taken.append(1) or checksum(tensor))
+    model = Contrast(through_data)
+    plain = copy.deepcopy(model)
+    optimizer = ThinMeCAM(model.query.parameters(), torch.optim.SGD, lr=0.1, start=2, model=model)
+    counts = []
+    for _ in range(4):
+        plain.load_state_dict(model.state_dict())
+        plain(X)
+        taken.clear()
+        optimizer.step(closure_for(optimizer, model))
+        counts.append(len(taken))
+        assert torch.equal(model.key.weight, plain.key.weight)
+    assert counts == [4, 0, 0, 0]

@@ -43,6 +43,11 @@ def outside() -> int:
     return level
 
 
+def is_capturing() -> bool:
+    """Whether the step is being captured as a CUDA graph."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
 def is_ddp(model: nn.Module | None) -> bool:
     return hasattr(model, "no_sync") and hasattr(model, "process_group")
 
