@@ -76,7 +76,7 @@ class Buffers:
                 yield
             if unseen is not None and self.frozen is not None:
                 unseen.require_seen(self.found, [*self.found.values(), *self.frozen.marks])
-        self._require_saved()
+        self.require_saved()
 
     def save_model(self) -> None:
         """Copy the model's buffers once per step; walking all modules is slow."""
@@ -92,7 +92,7 @@ class Buffers:
         self.found.update(new)
         with torch.no_grad():
             self.saved += [(alike, clones(alike)) for alike in _alike(new.values())]
-        if self.model is None:
+        if self.model is None or not self.noted:
             self._note(module)  # it may not have run in the first pass
 
     def restore(self) -> None:
@@ -113,15 +113,16 @@ class Buffers:
             with torch.no_grad():
                 self.frozen.note(p for each in new for p in each._parameters.values())
 
-    def _require_saved(self) -> None:
+    def require_saved(self) -> None:
+        """Refuse a later pass that changed frozen parameters of which there is no copy."""
         if self.frozen is not None and (changed := self.frozen.changed()):
             named = () if self.model is None else self.model.named_parameters()
             names: dict[Tensor, str] = {p: name for name, p in named}
             shown = ", ".join(names.get(p, f"one of shape {tuple(p.shape)}") for p in changed[:3])
             raise RuntimeError(
-                f"a pass at perturbed weights changed {len(changed)} frozen parameters ({shown}) that the first pass "
-                "did not change, so there is no copy to restore them from. Update them in every pass or after the "
-                "step, or only where optimizer.first_pass is True"
+                f"a pass at perturbed weights changed {len(changed)} frozen parameters ({shown}) that cannot be "
+                "restored: step(closure) copies those that the first pass changes, first_step() copies none. Update "
+                "them only where optimizer.first_pass is True, or after the step"
             )
 
     def _is_new(self, slot: Slot, buffer: Tensor | None) -> bool:

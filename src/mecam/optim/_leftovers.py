@@ -21,8 +21,8 @@ UNCLEARED = (
 class Leftovers(AbstractContextManager["Leftovers"]):
     """Find gradients that the first pass added to, by identity and version: no value is read.
 
-    A new gradient tensor means the closure cleared it. The same tensor was either zeroed in place or not cleared; a hook
-    decides before the first backward. Once a step has shown that the closure clears by None, one hook per block is
+    A new gradient tensor means the closure cleared it. The same tensor was either zeroed in place or not cleared; a
+    hook decides before the first backward. Once a step has shown that the closure clears by None, one hook per block is
     enough, and only those gradients are kept alive.
 
     Args:

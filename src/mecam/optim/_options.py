@@ -45,7 +45,8 @@ def outside() -> int:
 
 def is_capturing() -> bool:
     """Whether the step is being captured as a CUDA graph."""
-    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    started: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return started and torch.cuda.is_current_stream_capturing()
 
 
 def is_ddp(model: nn.Module | None) -> bool:

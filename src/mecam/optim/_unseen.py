@@ -47,9 +47,9 @@ class Unseen:
                 continue
             if mark.changed() or module._buffers.get(name, module._parameters.get(name)) is not tensor:
                 raise RuntimeError(
-                    f"{name} of {type(module).__name__} changed during a perturbed pass, but its forward was not observed "
-                    "(compiled, or called through another method). Pass model= to the optimizer, with a module that "
-                    "contains it: SAM(model.parameters(), ..., model=model)"
+                    f"{name} of {type(module).__name__} changed during a perturbed pass, but its forward was not "
+                    "observed (compiled, or called through another method). Pass model= with a module that contains "
+                    "it: SAM(model.parameters(), ..., model=model)"
                 )
 
 

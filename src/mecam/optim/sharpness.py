@@ -273,6 +273,18 @@ class SharpnessAware(Wrapper):
             taken = update.take(self.base_optimizer, self.nonfinite, passes.losses, self._stepped)
         self._commit(taken, update.shift)
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._running = None  # the weights between first_step() and second_step() are not to be restored
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._running is not None:
+            raise RuntimeError(
+                f"{type(self).__name__} cannot be copied between first_step() and second_step() or inside a step: the "
+                "weights are perturbed. Copy it after the step"
+            )
+        return super().__getstate__()
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.last = self._running = self._shift = self._diagonal = self._searched = self._compared = None
         self._to_keep, self._to_note, self._stepped, self._space = {}, {}, {}, Space([])
