@@ -20,6 +20,8 @@ from mecam.analysis.tracking import Record, Tracker, read, summary
 from mecam.optim import CRSAM, FSAM, SAM, LookSAM, MeCAM, SharpnessAware
 from mecam.optim.registry import OPTIMIZERS
 from tests.analysis.nets import at, data, flat, network
+from tests.optim.test_frozen import Contrast, in_place, new_memory, through_data
+from tests.optim.test_frozen import closure_for as contrast_closure
 
 X, Y = data()
 Closure = Callable[[], Tensor]
@@ -163,6 +165,20 @@ def test_training_is_the_same_bit_for_bit(shared: bool, known: bool) -> None:
     for weights, random in states[1:]:
         assert torch.equal(random, states[0][1])
         assert all(torch.equal(value, states[0][0][name]) for name, value in weights.items())
+
+
+@pytest.mark.parametrize("average", [in_place, new_memory, through_data])
+@pytest.mark.parametrize("known", [True, False])
+def test_the_extra_pass_does_not_move_a_key_encoder(average: Callable[[Tensor, Tensor], None], known: bool) -> None:
+    states = []
+    for measure in (False, True):
+        model = Contrast(average)
+        optimizer = SAM(model.query.parameters(), torch.optim.SGD, lr=0.1, model=model if known else None)
+        tracker = Tracker(optimizer, every=2, measure=measure)
+        for _ in range(3):
+            tracker.step(contrast_closure(optimizer, model))
+        states.append(model.state_dict())
+    assert all(torch.equal(value, states[0][name]) for name, value in states[1].items())
 
 
 def test_no_pass_is_added_but_the_one_asked_for_and_in_logged_steps_alone() -> None:

@@ -141,6 +141,18 @@ def test_a_compiled_module_is_found(how: Callable[[nn.Module, Any], Forward]) ->
     assert compiled == [graphs] * 5, "nothing is compiled after the first step"
 
 
+@pytest.mark.parametrize("how", [in_place, function])
+def test_a_function_is_compiled_once_without_the_model(how: Callable[..., Forward]) -> None:
+    """The compiler guards on hooks: each pass must have the same one."""
+    model, counter = nn.Sequential(nn.Flatten(), nn.Linear(108, 4)).double(), CompileCounterWithBackend("eager")
+    optimizer, forward = SAM(model.parameters(), torch.optim.SGD, lr=0.1), how(model, counter, fullgraph=False)
+    compiled = []
+    for _ in range(5):
+        optimizer.step(closure_for(optimizer, forward))
+        compiled.append(counter.frame_count)
+    assert compiled == compiled[:1] * 5, "nothing is compiled after the first step"
+
+
 def test_gradients_that_are_kept_and_zeroed_compile_nothing_again() -> None:
     """Gradients present on entry are watched by a hook on a parameter, which must not count as a change."""
     model, compiled = train(module, given=True, set_to_none=False)
@@ -155,7 +167,7 @@ def test_a_forward_that_cannot_be_seen_is_refused(how: Callable[..., Forward], f
     model = Network().double()
     optimizer, before = build(model, given=False), copy.deepcopy(list(model.parameters()))
     forward = how(model, "aot_eager", fullgraph=fullgraph)
-    with pytest.raises(RuntimeError, match=r"cannot be seen.*SAM\(model\.parameters\(\), \.\.\., model=model\)"):
+    with pytest.raises(RuntimeError, match=r"not observed.*SAM\(model\.parameters\(\), \.\.\., model=model\)"):
         optimizer.step(closure_for(optimizer, forward))
     assert all(map(torch.equal, model.parameters(), before))
     assert not optimizer.state
@@ -166,7 +178,7 @@ def test_a_container_that_the_compiler_declines_is_refused_too() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(108, 4), nn.BatchNorm1d(4)).double()
     model.compile(backend="aot_eager")
     optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1)
-    with pytest.raises(RuntimeError, match="cannot be seen"):
+    with pytest.raises(RuntimeError, match="not observed"):
         optimizer.step(closure_for(optimizer, model))
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mecam.optim import SAM, MeCAM, SharpnessAware
+from mecam.optim import SAM, MeCAM, SharpnessAware, ThinMeCAM, _frozen
 from mecam.optim._buffers import Buffers
 from mecam.optim._frozen import Frozen
 
@@ -94,7 +94,7 @@ def test_a_key_encoder_is_averaged_once_a_step(
 @pytest.mark.parametrize("average", [in_place, new_memory, through_data])
 def test_what_only_a_later_pass_changes_is_refused(average: Callable[[Tensor, Tensor], None], given: bool) -> None:
     model = Contrast(average, updates=lambda call: call > 1)
-    with pytest.raises(RuntimeError, match=r"changed 2 frozen parameters .* first pass did not change"):
+    with pytest.raises(RuntimeError, match=r"changed 2 frozen parameters .* cannot be restored"):
         step(SAM, model, given)
 
 
@@ -128,3 +128,85 @@ def test_a_pass_that_raises_leaves_the_average_of_the_first(given: bool) -> None
     with pytest.raises(ValueError, match="stop"):
         step(MeCAM, model, given)
     assert torch.equal(model.key.weight, plain.key.weight)
+
+
+def test_parameters_that_appear_while_a_module_runs_are_not_marked() -> None:
+    """FSDP2 frees the memory of unsharded ones again."""
+    model = Contrast(in_place)
+    frozen = Frozen(frozenset(map(id, model.query.parameters())))
+    with Buffers(None, frozen).first():
+        model(X)
+        model.key.weight = nn.Parameter(torch.zeros(3, 5, dtype=torch.float64), requires_grad=False)
+        model(X)
+    assert len(frozen.marks) == 2
+    assert model.key.weight not in frozen.marks
+
+
+def unusual() -> dict[str, nn.Module]:
+    sparse = nn.Module()
+    sparse.adjacency = nn.Parameter(torch.eye(3).to_sparse(), requires_grad=False)
+    return {
+        "meta": nn.Linear(3, 3, device="meta").requires_grad_(False),
+        "sparse": sparse,
+        "lazy": nn.LazyLinear(3),
+    }
+
+
+@GIVEN
+@pytest.mark.parametrize("kind", ["meta", "sparse", "lazy"])
+def test_frozen_parameters_without_plain_memory_are_left_alone(kind: str, given: bool) -> None:
+    model = nn.ModuleDict({"used": Contrast(in_place), "other": unusual()[kind]})
+    model.forward = lambda x: model["used"](x)  # type: ignore[method-assign]
+    trained = model["used"].query.parameters()
+    optimizer = SAM(trained, torch.optim.SGD, lr=0.1, model=model if given else None)
+    for _ in range(2):
+        optimizer.step(closure_for(optimizer, model))
+
+
+@GIVEN
+@pytest.mark.parametrize("per_sample", [True, False])
+def test_gradients_by_torch_func(per_sample: bool, given: bool) -> None:
+    a, b = nn.Linear(5, 3, dtype=torch.float64), nn.Linear(5, 3, dtype=torch.float64)
+    b.load_state_dict(a.state_dict())
+    one, two = (SAM(m.parameters(), torch.optim.SGD, lr=0.1, model=m if given else None) for m in (a, b))
+
+    def loss_at(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        output: Tensor = torch.func.functional_call(a, parameters, (x,))
+        return output.square().mean()
+
+    def functional() -> Tensor:
+        weights = {name: p.detach() for name, p in a.named_parameters()}
+        grad = torch.func.grad(loss_at)
+        found = torch.func.vmap(grad, (None, 0))(weights, X) if per_sample else grad(weights, X)
+        for name, p in a.named_parameters():
+            p.grad = found[name].mean(0) if per_sample else found[name]
+        return loss_at(weights, X)
+
+    def plain() -> Tensor:
+        two.zero_grad()
+        loss = b(X).square().mean()
+        loss.backward()
+        return loss
+
+    one.step(functional)
+    two.step(plain)
+    torch.testing.assert_close(a.weight, b.weight, rtol=0, atol=1e-12)
+
+
+def test_checksums_are_taken_in_the_first_step_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if that step takes one pass, as ThinMeCAM's do before `start`."""
+    taken: list[int] = []
+    checksum = _frozen._checksum
+    monkeypatch.setattr(_frozen, "_checksum", lambda tensor: taken.append(1) or checksum(tensor))
+    model = Contrast(through_data)
+    plain = copy.deepcopy(model)
+    optimizer = ThinMeCAM(model.query.parameters(), torch.optim.SGD, lr=0.1, start=2, model=model)
+    counts = []
+    for _ in range(4):
+        plain.load_state_dict(model.state_dict())
+        plain(X)
+        taken.clear()
+        optimizer.step(closure_for(optimizer, model))
+        counts.append(len(taken))
+        assert torch.equal(model.key.weight, plain.key.weight)
+    assert counts == [4, 0, 0, 0]

@@ -253,6 +253,17 @@ def interrupted(method: str, where: str, fails: bool) -> dict[str, Any]:
     return {"before": before, "after": after, "weights": {name: full(p) for name, p in model.named_parameters()}}
 
 
+def called_twice(given: bool) -> list[Tensor]:
+    """A step whose closure runs the root twice before backward."""
+    model = build()
+    shard_whole(model)
+    optimizer = METHODS["sam"](groups(model), model=model if given else None, **SGD)
+    x, y = batch(dist.get_rank(), 0)
+    once = closure_for(optimizer, model, x, y)
+    optimizer.step(lambda: (model(x), once())[1])
+    return shards(model)
+
+
 def adahessian() -> str:
     from pytorch_optimizer import AdaHessian
 
@@ -298,6 +309,8 @@ def cases() -> dict[str, Callable[[], Any]]:
         found[f"interrupted: {method}, {where}, {fails=}"] = partial(interrupted, method, where, fails)
     for method in PARALLEL:
         found[f"tensor parallel: {method}"] = partial(train_tensor_parallel, method)
+    for given in (True, False):
+        found[f"called twice: {given=}"] = partial(called_twice, given)
     found["adahessian"] = adahessian
     for use_orig_params in (True, False):
         found[f"flat: {use_orig_params=}"] = partial(flat, use_orig_params)
@@ -366,6 +379,11 @@ def test_a_closure_that_raises_leaves_the_shards_as_they_were(ranks: Ranks, meth
         assert all(torch.equal(a, b) for a, b in zip(found["before"], found["after"], strict=True))
         deviation, name = furthest(found["weights"], expected["weights"])
         assert deviation == 0.0, f"the next step went wrong at {name}"
+
+
+def test_a_root_that_runs_twice_needs_no_model(ranks: Ranks) -> None:
+    for found, expected in zip(ranks["called twice: given=False"], ranks["called twice: given=True"], strict=True):
+        assert all(map(torch.equal, found, expected))
 
 
 @pytest.mark.parametrize("use_orig_params", [True, False])

@@ -1,5 +1,6 @@
 """Gradients from before a step: cleared in whatever way, or refused."""
 
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -113,6 +114,23 @@ class TestLeftovers:
             optimizer.step(closure_for(optimizer, model, X, Y))
             counts.append(hooks)
         assert counts == [0, 4, 1, 1]
+
+    def test_cleared_gradients_are_freed_before_the_first_backward(self) -> None:
+        model, alive = network(), []
+        optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1)
+
+        def closure() -> Tensor:
+            old = [weakref.ref(p.grad) for p in model.parameters() if p.grad is not None]
+            optimizer.zero_grad()
+            if optimizer.first_pass:
+                alive.append(sum(gradient() is not None for gradient in old))
+            loss = F.cross_entropy(model(X), Y)
+            loss.backward()
+            return loss
+
+        for _ in range(4):
+            optimizer.step(closure)
+        assert alive == [0, 4, 1, 1]
 
     def test_without_clearing_the_first_step_is_right(self) -> None:
         """The machinery keeps the passes of one step apart even then; only a second step is refused."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mecam.optim import ASAM, CRSAM, ESAM, FAD, FSAM, GAM, GSAM, SAGM, SAM, WSAM, LookSAM, MeCAM
+from mecam.optim import ASAM, CRSAM, ESAM, FAD, FSAM, GAM, GSAM, SAGM, SAM, WSAM, LookSAM, MeCAM, SharpnessAware
 from tests.optim.flat import Tilt, batch, closure_for, flatten, gradient, network
 
 X, Y = batch()
@@ -226,3 +226,15 @@ def test_against_the_other_library() -> None:
         torch.testing.assert_close(
             flatten(list(a.parameters())), flatten(list(b.parameters())), rtol=1e-6, atol=1e-7, msg=ours.__name__
         )
+
+
+@pytest.mark.parametrize("method", [SAM, ESAM, LookSAM])
+def test_a_step_on_the_cpu_does_not_ask_for_a_gpu(
+    method: Callable[..., SharpnessAware], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch.cuda.is_available() asks the driver, which takes long beside a step of a small network."""
+    model, asked = network(), []
+    optimizer = method(model.parameters(), torch.optim.SGD, lr=LR)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(asked.append(1)))
+    optimizer.step(closure_for(optimizer, model, X, Y))
+    assert not asked

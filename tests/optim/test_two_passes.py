@@ -1,6 +1,9 @@
 """Loops and checkpoints of davda54/sam and pytorch_optimizer: the same calls, the same updates."""
 
 import copy
+import pickle
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +14,8 @@ from torch.nn import functional as F
 from mecam.optim import ESAM, FSAM, GSAM, SAGM, SAM, WSAM, LookSAM, MeCAM, SharpnessAware
 from mecam.optim._two_passes import TwoPasses
 from tests.optim.flat import batch, closure_for, flatten, network
+from tests.optim.test_frozen import Contrast, in_place
+from tests.optim.test_frozen import X as X5
 from tests.optim.test_passes import METHODS, assert_same_bits, bits
 
 X, Y = batch()
@@ -105,6 +110,89 @@ def test_with_the_model_buffers_change_once_a_step() -> None:
     two_calls(model, SAM(model.parameters(), torch.optim.SGD, lr=0.1, model=model), 1)
     assert torch.equal(model[1].running_mean, plain[1].running_mean)
     assert model[1].num_batches_tracked == 1
+
+
+def moving_key(given: bool) -> tuple[Contrast, SAM]:
+    model = Contrast(in_place)
+    return model, SAM(model.query.parameters(), torch.optim.SGD, lr=0.1, model=model if given else None)
+
+
+def test_with_the_model_a_key_encoder_that_moves_in_the_second_pass_is_refused() -> None:
+    model, optimizer = moving_key(given=True)
+    model(X5).backward()
+    before = bits(model.query)
+    optimizer.first_step()
+    model(X5).backward()
+    with pytest.raises(RuntimeError, match=r"frozen parameters \(key.weight, key.bias\) that cannot be restored"):
+        optimizer.second_step()
+    assert_same_bits(model.query, before)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_key_encoder_that_moves_in_the_first_pass_moves_once(given: bool) -> None:
+    model, optimizer = moving_key(given)
+    plain = copy.deepcopy(model)
+    plain(X5)
+    model.updates = lambda _: optimizer.first_pass
+    model(X5).backward()
+    optimizer.first_step()
+    model(X5).backward()
+    optimizer.second_step()
+    assert torch.equal(model.key.weight, plain.key.weight)
+
+
+def test_shared_noise_is_refused() -> None:
+    """The first pass has drawn its random numbers by then."""
+    model = network()
+    optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1, shared_noise=True)
+    loss_of(model).backward()
+    with pytest.raises(RuntimeError, match="does not support local_perturbation, shared_noise or AdaHessian"):
+        optimizer.first_step()
+
+
+def test_hooks_run_and_schedulers_see_the_step() -> None:
+    model, calls = network(), []
+    optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1)
+    optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+    optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        two_calls(model, optimizer, 1)
+        scheduler.step()
+    assert calls == ["before", "after"]
+
+
+class TestBetweenTheCalls:
+    def begun(self) -> tuple[nn.Module, SAM]:
+        model = network()
+        optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1)
+        loss_of(model).backward()
+        optimizer.first_step()
+        return model, optimizer
+
+    def test_a_checkpoint_that_is_loaded_stays(self) -> None:
+        model, optimizer = self.begun()
+        zeros = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
+        model.load_state_dict(zeros)
+        optimizer.load_state_dict(optimizer.state_dict())
+        loss_of(model).backward()
+        optimizer.first_step()
+        loss_of(model).backward()
+        optimizer.second_step()
+        plain = network()
+        plain.load_state_dict(zeros)
+        expected = two_calls(plain, SAM(plain.parameters(), torch.optim.SGD, lr=0.1), 1)
+        assert torch.equal(flatten(list(model.parameters())), expected)
+
+    @pytest.mark.parametrize("duplicate", [copy.deepcopy, pickle.dumps])
+    def test_a_copy_is_refused(self, duplicate: Callable[[Any], Any]) -> None:
+        model, optimizer = self.begun()
+        with pytest.raises(RuntimeError, match=r"SAM cannot be copied between first_step\(\) and second_step\(\)"):
+            duplicate((model, optimizer))
+        loss_of(model).backward()
+        optimizer.second_step()
+        duplicate((model, optimizer))
 
 
 class TestOrder:

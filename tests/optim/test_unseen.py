@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mecam.optim import SAM, MeCAM
+from mecam.optim import SAM, MeCAM, ThinMeCAM
 from mecam.optim._unseen import modules_in
 
 torch.manual_seed(0)
@@ -54,9 +54,18 @@ def test_a_buffer_that_changes_in_another_method_is_refused() -> None:
     model = Queue()
     optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1)
     before = copy.deepcopy(list(model.parameters()))
-    with pytest.raises(RuntimeError, match=r"queue of a Queue changed .* another method than forward.*model=model"):
+    with pytest.raises(RuntimeError, match=r"queue of Queue changed .* through another method.*model=model"):
         optimizer.step(closure_for(optimizer, model.encode))
     assert all(map(torch.equal, model.parameters(), before))
+
+
+def test_the_closure_is_searched_in_the_first_step_with_several_passes() -> None:
+    model = Queue()
+    optimizer = ThinMeCAM(model.parameters(), torch.optim.SGD, lr=0.1, start=2)
+    for _ in range(2):
+        optimizer.step(closure_for(optimizer, model.encode))
+    with pytest.raises(RuntimeError, match="not observed"):
+        optimizer.step(closure_for(optimizer, model.encode))
 
 
 def test_with_the_model_it_changes_once_a_step() -> None:
@@ -76,7 +85,7 @@ def test_a_frozen_backbone_in_a_compiled_function_is_refused(backend: str, owned
     features = torch.compile(lambda x: backbone(x), backend=backend)
     parameters = [*backbone.parameters(), *head.parameters()] if owned else list(head.parameters())
     optimizer = SAM(parameters, torch.optim.SGD, lr=0.1)
-    with pytest.raises(RuntimeError, match=r"of a BatchNorm1d changed .* inside a compiled function"):
+    with pytest.raises(RuntimeError, match=r"of BatchNorm1d changed .* not observed"):
         optimizer.step(closure_for(optimizer, lambda x: head(features(x))))
 
 
@@ -85,7 +94,7 @@ def test_what_is_compiled_after_the_first_step_is_refused_then() -> None:
     optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1)
     optimizer.step(closure_for(optimizer, model))
     compiled = torch.compile(lambda x: model(x), backend="eager")
-    with pytest.raises(RuntimeError, match="inside a compiled function"):
+    with pytest.raises(RuntimeError, match="not observed"):
         optimizer.step(closure_for(optimizer, compiled))
 
 
@@ -102,7 +111,7 @@ class Proxy:
 
     @property
     def __dict__(self) -> dict[str, object]:  # type: ignore[override]
-        raise RuntimeError("nothing is bound")
+        raise KeyError("nothing is bound")
 
 
 class Holder:

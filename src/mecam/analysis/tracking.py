@@ -39,6 +39,7 @@ from mecam.analysis.objective import norm
 from mecam.analysis.theory import BetaStars, beta_star, beta_stars
 from mecam.optim import CRSAM, FAD, GAM, GSAM, SAM, WSAM, MeCAM, SharpnessAware
 from mecam.optim._buffers import Buffers
+from mecam.optim._frozen import Frozen
 from mecam.optim._noise import RandomState
 from mecam.optim.last import LastStep
 from mecam.runs import records
@@ -277,7 +278,9 @@ class _Minus:
         self.called = True
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         noise = RandomState.now({parameter.device for parameter in parameters})
-        loss = self.closure()
+        buffers = Buffers(self.optimizer.model, Frozen(set(map(id, parameters)), by_value=True))
+        with buffers.first():
+            loss = self.closure()
         moved = [parameter for parameter in parameters if parameter.grad is not None]
         if loss is None or not moved:
             return loss
@@ -285,7 +288,6 @@ class _Minus:
         # copies: DDP may hand out views into buckets that the next backward fills
         gradients = [parameter.grad.detach().clone() for parameter in moved]
         here = [parameter.detach().clone() for parameter in moved]
-        buffers = Buffers(self.optimizer.model)
         scale = -self.rho / (norm(gradients) + 1e-12)
         try:
             with torch.no_grad():

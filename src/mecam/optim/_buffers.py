@@ -9,14 +9,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules.module import _global_forward_pre_hooks as HOOKS
 from torch.utils.hooks import RemovableHandle
 
 from mecam.optim._frozen import Frozen
 from mecam.optim._unseen import Slot, Unseen
 from mecam.optim.vector import clones
 
-REGISTERING = threading.Lock()  # torch numbers its hooks without one, and two of a number replace each other
+# torch.compile guards on the keys of global hooks: with a new key in each pass it would compile in each pass
+KEY = RemovableHandle(HOOKS).id
+WATCHERS: dict[Callable[[nn.Module], None], None] = {}
+REGISTERING = threading.Lock()
 
 
 class Buffers:
@@ -41,9 +44,10 @@ class Buffers:
         self.model = model
         self.frozen = frozen
         self.look_into = look_into
-        self.found: dict[Slot, Tensor | None] = {}  # what hung there before a later pass
-        self.replaced: set[Slot] = set()  # where a module may have hung up another tensor
+        self.found: dict[Slot, Tensor | None] = {}  # buffer in each slot before a later pass
+        self.replaced: set[Slot] = set()  # slots whose buffer a module may replace
         self.saved: list[tuple[list[Tensor], list[Tensor]]] = []
+        self.noted: set[nn.Module] = set()
 
     @contextmanager
     def first(self) -> Iterator[None]:
@@ -72,10 +76,10 @@ class Buffers:
                 yield
             if unseen is not None and self.frozen is not None:
                 unseen.require_seen(self.found, [*self.found.values(), *self.frozen.marks])
-        self._require_saved()
+        self.require_saved()
 
     def save_model(self) -> None:
-        """Copy the buffers of the model that was given, once a step: a walk over all modules takes its time."""
+        """Copy the model's buffers once per step; walking all modules is slow."""
         if self.model is not None and not self.found:
             self.save(self.model)
             self.replaced.update(self.found)
@@ -88,7 +92,7 @@ class Buffers:
         self.found.update(new)
         with torch.no_grad():
             self.saved += [(alike, clones(alike)) for alike in _alike(new.values())]
-        if self.model is None:
+        if self.model is None or not self.noted:
             self._note(module)  # it may not have run in the first pass
 
     def restore(self) -> None:
@@ -102,19 +106,23 @@ class Buffers:
             self.frozen.restore()
 
     def _note(self, module: nn.Module) -> None:
+        """Mark the parameters of modules before they first run. FSDP2 then puts unsharded ones in their place."""
         if self.frozen is not None:
+            new = [each for each in _modules(module) if each not in self.noted]
+            self.noted.update(new)
             with torch.no_grad():
-                self.frozen.note(p for child in _modules(module) for p in child._parameters.values())
+                self.frozen.note(p for each in new for p in each._parameters.values())
 
-    def _require_saved(self) -> None:
+    def require_saved(self) -> None:
+        """Refuse a later pass that changed frozen parameters of which there is no copy."""
         if self.frozen is not None and (changed := self.frozen.changed()):
             named = () if self.model is None else self.model.named_parameters()
             names: dict[Tensor, str] = {p: name for name, p in named}
             shown = ", ".join(names.get(p, f"one of shape {tuple(p.shape)}") for p in changed[:3])
             raise RuntimeError(
-                f"a pass at perturbed weights changed {len(changed)} frozen parameters ({shown}) that the first pass "
-                "did not change, so there is no copy to restore them from. Update them in every pass or after the "
-                "step, or only where optimizer.first_pass is True"
+                f"a pass at perturbed weights changed {len(changed)} frozen parameters ({shown}) that cannot be "
+                "restored: step(closure) copies those that the first pass changes, first_step() copies none. Update "
+                "them only where optimizer.first_pass is True, or after the step"
             )
 
     def _is_new(self, slot: Slot, buffer: Tensor | None) -> bool:
@@ -123,12 +131,12 @@ class Buffers:
     def _watch(self, hooks: ExitStack, enter: Any) -> None:
         """Call `enter` with every outermost module that starts to run in this thread.
 
-        Its children run without the hook: a compiled one would otherwise be compiled again for each new hook.
+        Its children run without the hook: a compiled one would otherwise be compiled with and without it.
         """
         thread = threading.get_ident()
 
-        def entered(module: nn.Module, _: Any) -> None:
-            if torch.compiler.is_compiling() or threading.get_ident() != thread:
+        def entered(module: nn.Module) -> None:
+            if threading.get_ident() != thread:
                 return
             enter(module)
             if isinstance(module, torch.jit.ScriptModule):  # takes no hooks, and replaces no buffers
@@ -142,13 +150,34 @@ class Buffers:
                 self.replaced.update(s for s, b in _slots(module) if s in self.found and self.found[s] is not b)
                 self._watch(hooks, enter)
 
-            watching.remove()
+            stop()
             leaving: RemovableHandle = module.register_forward_hook(left, always_call=True)
             hooks.callback(leaving.remove)
 
+        stop = _call_with_each_module(entered)
+        hooks.callback(stop)
+
+
+def _call_with_each_module(entered: Callable[[nn.Module], None]) -> Callable[[], None]:
+    """Call `entered` with every module that starts to run in any thread; return a function that stops this."""
+
+    def stop() -> None:
         with REGISTERING:
-            watching = register_module_forward_pre_hook(entered)
-        hooks.callback(watching.remove)
+            WATCHERS.pop(entered, None)
+            if not WATCHERS:
+                HOOKS.pop(KEY, None)
+
+    with REGISTERING:
+        WATCHERS[entered] = None
+        HOOKS[KEY] = _starts
+    return stop
+
+
+def _starts(module: nn.Module, _: Any) -> None:
+    if torch.compiler.is_compiling():  # first: what a trace reads is guarded
+        return
+    for entered in list(WATCHERS):
+        entered(module)
 
 
 def _slots(module: nn.Module) -> Iterator[tuple[Slot, Tensor | None]]:

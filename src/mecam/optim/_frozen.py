@@ -59,7 +59,9 @@ class Frozen:
     def note(self, parameters: Iterable[Tensor | None]) -> None:
         """Mark parameters before a module runs."""
         for parameter in parameters:
-            if parameter is not None and id(parameter) not in self.moved and parameter not in self.marks:
+            if parameter is None or id(parameter) in self.moved or not has_values(parameter):
+                continue
+            if parameter not in self.marks:
                 self.marks[parameter] = Mark(parameter)
                 if self.by_value and _is_plain(parameter):
                     self.sums[parameter] = _checksum(parameter)
@@ -91,12 +93,17 @@ class Frozen:
         return [p for p, equal in zip(parameters, same, strict=True) if not equal]
 
 
+def has_values(tensor: Tensor) -> bool:
+    """Whether the tensor can be marked: a lazy one has no shape yet, one of torch.func lives for one call."""
+    return not torch.nn.parameter.is_lazy(tensor) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether the tensor has memory of its own: a subclass (quantized weights) may have none."""
-    return type(tensor) in (Tensor, torch.nn.Parameter)
+    """Whether the tensor has one block of memory. A subclass (quantized weights) may have none."""
+    return type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided and not tensor.is_meta
 
 
 def _checksum(tensor: Tensor) -> Tensor:
-    """The sum of the tensor's bits as whole numbers: another one after nearly every change, however small."""
+    """Sum the bits as integers. Almost any change alters the sum."""
     tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     return tensor.detach().view(INTEGERS[tensor.element_size()]).sum()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from itertools import islice
 
 from torch import Tensor
 
@@ -20,9 +21,9 @@ UNCLEARED = (
 class Leftovers(AbstractContextManager["Leftovers"]):
     """Find gradients that the first pass added to, by identity and version: no value is read.
 
-    A gradient that is another tensor after the closure was cleared. One that is the same tensor was either zeroed in
-    place or not cleared. That can be told just before the first backward adds to it, by a hook; once a step has shown
-    that the closure clears by None, one hook per block is enough.
+    A new gradient tensor means the closure cleared it. The same tensor was either zeroed in place or not cleared; a
+    hook decides before the first backward. Once a step has shown that the closure clears by None, one hook per block is
+    enough, and only those gradients are kept alive.
 
     Args:
         space: the parameters.
@@ -30,10 +31,10 @@ class Leftovers(AbstractContextManager["Leftovers"]):
     """
 
     def __init__(self, space: Space, *, every: bool) -> None:
-        self.held = [(p, g) for p in space.parameters if (g := p.grad) is not None]
-        first = [next(((p, g) for p in block if (g := p.grad) is not None), None) for block in space.blocks]
-        hooked = self.held if every else [pair for pair in first if pair is not None]
-        self.hooked = [(p, g, _version(g)) for p, g in hooked]
+        self.hooked: list[tuple[Tensor, Tensor, int]] = []
+        for block in space.blocks:
+            held = ((p, g, _version(g)) for p in block if (g := p.grad) is not None)
+            self.hooked += held if every else islice(held, 1)
         self.uncleared = False
 
     def __enter__(self) -> Leftovers:
@@ -56,8 +57,8 @@ class Leftovers(AbstractContextManager["Leftovers"]):
         return bool(self.hooked) and all(p.grad is g and _version(g) == v for p, g, v in self.hooked)
 
     def same(self) -> bool:
-        """Whether any gradient is the tensor it was before."""
-        return any(p.grad is g for p, g in self.held)
+        """Whether any of these gradients is the tensor it was before."""
+        return any(p.grad is g for p, g, _ in self.hooked)
 
     def require_cleared(self) -> None:
         for parameter, gradient, version in self.hooked:

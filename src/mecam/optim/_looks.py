@@ -5,8 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-import torch
-
+from mecam.optim._options import is_capturing
 from mecam.optim.sharpness import SharpnessAware
 
 
@@ -27,10 +26,10 @@ class Looks(SharpnessAware):
     def looks(self) -> bool:
         """What was planned for this step."""
         if self._planned is None:
-            if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            if is_capturing():
                 raise RuntimeError(
-                    f"{type(self).__name__} decides on the host which steps take all passes: a captured step would be "
-                    "of one kind for ever. Call plan() before each step, and capture one graph for each of its answers"
+                    f"{type(self).__name__} decides on the host which steps take all passes: a captured step would "
+                    "always be of one kind. Call plan() before each step, and capture one graph for each of its answers"
                 )
             self.plan()
         looks, self._planned = bool(self._planned), None

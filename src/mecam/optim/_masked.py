@@ -1,4 +1,4 @@
-"""A step of any optimizer that the device can take back, so that nobody has to wait for its verdict."""
+"""Undo a step on the device, without a host sync."""
 
 from __future__ import annotations
 

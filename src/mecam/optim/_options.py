@@ -43,6 +43,12 @@ def outside() -> int:
     return level
 
 
+def is_capturing() -> bool:
+    """Whether the step is being captured as a CUDA graph."""
+    started: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return started and torch.cuda.is_current_stream_capturing()
+
+
 def is_ddp(model: nn.Module | None) -> bool:
     return hasattr(model, "no_sync") and hasattr(model, "process_group")
 

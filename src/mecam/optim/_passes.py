@@ -131,7 +131,7 @@ class Passes:
         if loss is None and leftovers.untouched:
             raise TypeError(f"the closure did nothing, and there are gradients from before it. {HOW_TO_STEP}")
         leftovers.require_cleared()
-        if leftovers.held:
+        if leftovers.hooked:
             self.watch_every = leftovers.same()
 
     def move(self, offset: Vector | None) -> None:

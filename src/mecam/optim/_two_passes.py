@@ -7,6 +7,7 @@ from typing import cast
 import torch
 
 from mecam.optim._passes import VirtualDomain
+from mecam.optim._wrapper import hooked
 from mecam.optim.sharpness import SharpnessAware
 from mecam.optim.vector import Vector
 
@@ -25,8 +26,9 @@ class TwoPasses(SharpnessAware):
         optimizer.second_step(zero_grad=True)
 
     Between the two the weights are perturbed, also if the loop fails there; another first_step restores them and raises
-    an error. Buffers change in both passes unless the
-    optimizer was given the model.
+    an error. With `model=`, buffers change in the first pass alone, and a frozen parameter that changes in the second
+    is an error: update it only where `first_pass` is True. Without, both change in both passes. Step hooks run around
+    second_step.
     """
 
     @torch.no_grad()
@@ -34,7 +36,7 @@ class TwoPasses(SharpnessAware):
         """Perturb the weights by the gradients that the loop has computed at theta.
 
         Args:
-            zero_grad: for the sake of other implementations. The gradients are cleared in any case.
+            zero_grad: Ignored; accepted for compatibility. Gradients are always cleared.
         """
         if self._running is not None:
             self._restore(self._running)
@@ -42,19 +44,21 @@ class TwoPasses(SharpnessAware):
                 "first_step() was called twice, without second_step() between. The weights are as before the first; "
                 "compute the gradients anew"
             )
-        if self.local_perturbation or self._wants_hessian:
-            raise RuntimeError("local_perturbation and AdaHessian need step(closure); first_step() cannot serve them")
+        if self.local_perturbation or self.shared_noise or self._wants_hessian:
+            raise RuntimeError(
+                "first_step() does not support local_perturbation, shared_noise or AdaHessian; use step(closure)"
+            )
         passes, _ = self._begin(lambda: None, None)  # the loop calls instead
         try:
             first = passes.take(UNKNOWN)
             passes.move(self._offset(first))
-            if self.model is not None:
-                passes.buffers.save_model()
+            passes.buffers.save_model()
         except BaseException:
             self._restore(passes)
             raise
         self.zero_grad()
 
+    @hooked
     @torch.no_grad()
     def second_step(self, zero_grad: bool = False) -> None:
         """Move the weights back and take the base optimizer's step, by the gradients at the perturbed weights.
@@ -68,10 +72,12 @@ class TwoPasses(SharpnessAware):
         first = passes.gradients[-1]
         try:
             second = passes.take(UNKNOWN)
+            passes.buffers.require_saved()
         finally:
             self._restore(passes)
         known = iter((first, second))
         self._end(passes, self.gradient(lambda *_: next(known)))
+        self._opt_called = True  # as a scheduler's wrapper of step() does
         if zero_grad:
             self.zero_grad()
 

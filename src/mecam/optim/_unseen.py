@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mecam.optim._frozen import Mark
+from mecam.optim._frozen import Mark, has_values
 
 LARGEST_SEARCH = 20_000  # objects
 Slot = tuple[nn.Module, str]  # where a tensor hangs
@@ -36,7 +36,7 @@ class Unseen:
         self.marks: dict[Slot, tuple[Tensor, Mark]] = {}
         for module in modules_in(closure):
             for name, tensor in (*module._buffers.items(), *module._parameters.items()):
-                if isinstance(tensor, Tensor) and id(tensor) not in moved:
+                if isinstance(tensor, Tensor) and id(tensor) not in moved and has_values(tensor):
                     self.marks[module, name] = tensor, Mark(tensor)
 
     def require_seen(self, seen: Collection[Slot], tensors: Collection[Tensor | None]) -> None:
@@ -47,10 +47,9 @@ class Unseen:
                 continue
             if mark.changed() or module._buffers.get(name, module._parameters.get(name)) is not tensor:
                 raise RuntimeError(
-                    f"{name} of a {type(module).__name__} changed in a pass at perturbed weights, and this module "
-                    "cannot be seen to run: it is inside a compiled function, or in another method than forward. It "
-                    "would change in every pass. Give the optimizer the module that contains it: "
-                    "SAM(model.parameters(), ..., model=model)"
+                    f"{name} of {type(module).__name__} changed during a perturbed pass, but its forward was not "
+                    "observed (compiled, or called through another method). Pass model= with a module that contains "
+                    "it: SAM(model.parameters(), ..., model=model)"
                 )
 
 
@@ -74,7 +73,7 @@ def modules_in(closure: Any) -> list[nn.Module]:
             continue
         seen[id(each)] = each
         if not issubclass(type(each), nn.Module):
-            with suppress(AttributeError, RuntimeError, TypeError, ValueError):  # of objects that stand for others
+            with suppress(Exception):  # best effort: an object may raise anything from its attributes
                 waiting.extend(_inside(each))
         elif not isinstance(each, torch.jit.ScriptModule):  # those are seen, and keep their buffers elsewhere
             found.update(dict.fromkeys(each.modules()))

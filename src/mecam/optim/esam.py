@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
 from mecam.optim._base import BaseOptimizer
-from mecam.optim._options import Nonfinite
+from mecam.optim._options import Nonfinite, is_capturing
 from mecam.optim._passes import GradAt
 from mecam.optim._two_passes import TwoPasses
 from mecam.optim.hyperparameters import RHO, Choice, Hyperparameter
@@ -97,8 +97,8 @@ class ESAM(TwoPasses):
         return grad_at(e.select(self._mask()))
 
     def _mask(self) -> list[bool]:
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
-            raise RuntimeError("ESAM draws its mask on the host: a captured step would repeat one mask for ever")
+        if is_capturing():
+            raise RuntimeError("ESAM draws its mask on the host: a captured step would reuse one mask")
         generator = torch.Generator().manual_seed(1_000_003 * self.seed + int(self.first("taken")))
         # drawn in the groups' order: a Vector's depends on how the parameters are sharded
         draws = {id(p): torch.rand((), generator=generator).item() for p in self._all_parameters()}

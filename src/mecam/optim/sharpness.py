@@ -17,7 +17,7 @@ from mecam.optim._frameworks import refuse_accumulate, skips_backward
 from mecam.optim._frozen import Frozen
 from mecam.optim._hessian import REFUSAL, hutchinson
 from mecam.optim._masked import unless_skipped
-from mecam.optim._options import Nonfinite, check_options, is_ddp, warn_of_half_precision
+from mecam.optim._options import Nonfinite, check_options, is_capturing, is_ddp, warn_of_half_precision
 from mecam.optim._passes import HOW_TO_STEP, Closure, GradAt, NoGradientError, Passes
 from mecam.optim._shards import is_distributed, is_flat_shard, local, reshard
 from mecam.optim._unseen import frames_compiled
@@ -57,7 +57,7 @@ class SharpnessAware(Wrapper):
     transient = (
         *Wrapper.transient,
         *("last", "_running", "_space", "_to_keep", "_to_note", "_shift", "_diagonal", "_stepped"),
-        *("_watch_every", "_searched", "_hidden"),
+        *("_watch_every", "_searched", "_compared", "_hidden"),
     )
     _step_supports_amp_scaling = True  # GradScaler.step then marks its call with `found_inf`, and it can be refused
 
@@ -71,6 +71,7 @@ class SharpnessAware(Wrapper):
     _stepped: dict[Tensor, None]  # parameters that the base was seen to keep no state for
     _watch_every: bool  # gradient from before a step
     _hidden: dict[Tensor, None]  # frozen parameters that closures write to through `.data`
+    _compared: Space | None  # whose first step looked for them by a checksum
     _searched: tuple[Space, int] | None  # when the closure was last searched for modules that cannot be seen
 
     def __init__(
@@ -189,8 +190,11 @@ class SharpnessAware(Wrapper):
         if not by_scaler and closure is None and self._is_checkpointing():
             return self._initialise_state()
         if by_scaler or not callable(closure):
-            given = "" if closure is None or callable(closure) else f"a {type(closure).__name__} is no closure. "
-            raise TypeError(given + HOW_TO_STEP)
+            if closure is not None and not callable(closure):
+                raise TypeError(
+                    f"closure must be callable, got a {type(closure).__name__}; pass a function that computes the loss"
+                )
+            raise TypeError(HOW_TO_STEP)
         if self._running is not None:
             self._restore(self._running)
             raise RuntimeError(
@@ -250,7 +254,7 @@ class SharpnessAware(Wrapper):
         self, passes: Passes, gradient: Vector, scaler: torch.amp.GradScaler | None = None, scale: Tensor | None = None
     ) -> None:
         """Hand the combined gradient to the base optimizer."""
-        self._watch_every = passes.watch_every
+        self._watch_every, self._compared = passes.watch_every, self._space
         if len(passes.losses) > 1:
             self._searched = self._space, frames_compiled()
         if self.track:
@@ -269,16 +273,27 @@ class SharpnessAware(Wrapper):
             taken = update.take(self.base_optimizer, self.nonfinite, passes.losses, self._stepped)
         self._commit(taken, update.shift)
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._running = None  # the weights between first_step() and second_step() are not to be restored
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._running is not None:
+            raise RuntimeError(
+                f"{type(self).__name__} cannot be copied between first_step() and second_step() or inside a step: the "
+                "weights are perturbed. Copy it after the step"
+            )
+        return super().__getstate__()
+
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.last = self._running = self._shift = self._diagonal = self._searched = None
+        self.last = self._running = self._shift = self._diagonal = self._searched = self._compared = None
         self._to_keep, self._to_note, self._stepped, self._space = {}, {}, {}, Space([])
         self._watch_every, self._hidden = True, {}
         super().__setstate__(state)
 
     def _frozen(self) -> Frozen:
-        new = self._searched is None or self._searched[0] is not self._space
-        capturing = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
-        return Frozen(self._space.ids, self._hidden, by_value=new and not capturing)
+        by_value = self._compared is not self._space and not is_capturing()
+        return Frozen(self._space.ids, self._hidden, by_value=by_value)
 
     def _to_search(self, closure: Closure) -> Closure | None:
         """The closure in the first step with several passes, and whenever more has been compiled since the last."""
