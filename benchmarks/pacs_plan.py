@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mecam.benchmark.plan import expand, override, read
+from mecam.benchmark.plan import expand, read
+from mecam.benchmark.settings import merge
 from mecam.recipe import Recipe
 from mecam.runs import write_atomic
 
@@ -47,7 +48,7 @@ def planned(
         choice: what the search chose, in place of what the recipes say.
     """
     name, entries = SHORT.get(phase, (phase, {}))
-    recipes = expand(override(read(folder / f"pacs_{name}.toml").blocks, {**entries, **(values or {})}), domains)
+    recipes = expand(merge(read(folder / f"pacs_{name}.toml").blocks, {**entries, **(values or {})}), domains)
     if choice and phase in TUNED:
         recipes = [replace(recipe, **choice.get(recipe.optimizer, {})) for recipe in recipes]
     if phase == "resnet50":  # all rows of a target before the next target, so that they can be compared
