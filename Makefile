@@ -2,9 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+INSTALL := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/python $(INSTALL)
+ECOSYSTEM := .venv-ecosystem
 
-.PHONY: demo test lint docs matrix experiments benchmarks torture portability clean
+.PHONY: demo test lint ecosystem works-with docs matrix experiments benchmarks torture portability oldest clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -22,11 +24,28 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.10 -p mecam.optim -p mecam.virtual -p mecam.integrations
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src
 	$(BIN)/lint-imports --no-cache
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+$(ECOSYSTEM)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(ECOSYSTEM)
+	$(ECOSYSTEM)/bin/python $(INSTALL) --upgrade "pip>=25.1"
+	$(ECOSYSTEM)/bin/python $(INSTALL) torch
+	$(ECOSYSTEM)/bin/python $(INSTALL) --editable . --group ecosystem
+	touch $@
+
+# the optimizers under frameworks that bring much else, in an environment of their own
+ecosystem: $(ECOSYSTEM)/installed
+	OMP_NUM_THREADS=1 $(ECOSYSTEM)/bin/python -m pytest tests/ecosystem --junitxml=works-with/ecosystem.xml
+
+# the table of what the optimizers were tried with
+works-with: ecosystem $(VENV)/installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m works_with tests/optim tests/integrations --junitxml=works-with/tests.xml
+	$(BIN)/python benchmarks/works_with.py works-with/tests.xml works-with/ecosystem.xml --out docs/works-with.md
 
 # a test builds it too
 docs: $(VENV)/installed
@@ -58,5 +77,13 @@ torture: $(VENV)/installed
 portability: $(VENV)/installed
 	$(BIN)/python benchmarks/portability.py --out benchmarks/results/portability.md
 
+# the optimizers' tests on the oldest torch they support; 2.6 brings several GB of CUDA packages unless an index for CPUs is
+# named: make oldest INDEX='--index-url https://download.pytorch.org/whl/cpu'
+oldest:
+	$(PYTHON) -m venv $(VENV)-oldest
+	$(VENV)-oldest/bin/python -m pip install --quiet $(INDEX) 'torch==2.6.*'
+	$(VENV)-oldest/bin/python -m pip install --quiet --editable '.[lightning,optimizers]' 'torch==2.6.*' accelerate hypothesis numpy pytest pytest-timeout
+	OMP_NUM_THREADS=1 $(VENV)-oldest/bin/python -m pytest tests/optim tests/virtual
+
 clean:
-	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(ECOSYSTEM) works-with $(VENV)-oldest site .mypy_cache .pytest_cache .ruff_cache .hypothesis

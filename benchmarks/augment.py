@@ -1,14 +1,15 @@
-"""How long the augmentation of a batch takes: ours, kornia's, torchvision's image by image, on tensors and on Pillow's.
+"""Measure the augmentation of a batch: ours, kornia's, and torchvision's per image, on tensors and on Pillow images.
 
     python benchmarks/augment.py --out benchmarks/results/augment.md
     python benchmarks/augment.py --device cuda --stored 320
 
-All do random resized crop, flip, colour jitter, grayscale and normalisation with the protocol's strengths, from uint8
-images in memory (Pillow: from decoded images) to a normalised float batch. They are not the same function everywhere:
-kornia draws one order of the colour operations a batch and does not antialias, the others one order an image. Each
-round times every contender once; the table gives the median over the rounds and, against ours, the median ratio in a
-round, so that a machine that slows down slows all. On the CPU it is one thread's processor time that is counted, which
-other programs hardly touch; on another device, time that passes. kornia is optional: pip install kornia.
+All apply random resized crop, flip, color jitter, grayscale and normalization with the protocol's strengths, from uint8
+images in memory (Pillow: from decoded images) to a normalized float batch. They are not the same function: kornia draws
+one order of the color operations per batch and does not antialias; the others draw one order per image.
+
+Each round measures every contender once. The table has the median over the rounds, and the median ratio to ours within
+a round, so a slower machine affects all alike. On a CPU the unit is processor time of one thread, which other programs
+hardly affect; on another device it is wall time. kornia is optional: pip install kornia.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from torch import Tensor
 
 import mecam
 from machine import Others, heading, publish, table
-from mecam.data.augment import IMAGENET_MEAN, IMAGENET_STD, Augmentation
+from mecam.data.augment import Augmentation
+from mecam.preprocessing import IMAGENET, Preprocessing
 
 AREA, ASPECT = (0.7, 1.0), (3 / 4, 4 / 3)
 Contender = Callable[[], Tensor]
@@ -55,8 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def gather(images: Tensor, size: int) -> tuple[dict[str, Contender], dict[str, str]]:
-    """What can run here, and why the rest cannot."""
-    transform = Augmentation(size=size)
+    """Return the contenders that can run here, and the reasons for the others."""
+    transform = Augmentation(Preprocessing(size))
     contenders: dict[str, Contender] = {"mecam": lambda: transform(images)}
     missing: dict[str, str] = {}
     if images.is_cuda:
@@ -95,7 +97,7 @@ def kornia(images: Tensor, size: int) -> Contender:
         K.RandomHorizontalFlip(p=0.5),
         K.ColorJitter(0.3, 0.3, 0.3, 0.3, p=1.0),
         K.RandomGrayscale(p=0.1),
-        K.Normalize(torch.tensor(IMAGENET_MEAN), torch.tensor(IMAGENET_STD)),
+        K.Normalize(torch.tensor(IMAGENET.mean), torch.tensor(IMAGENET.std)),
     ).to(images.device)
 
     def run() -> Tensor:
@@ -127,7 +129,7 @@ def _one_by_one(images: Sequence[object], size: int) -> Contender:
             T.RandomGrayscale(0.1),
             T.ToImage(),
             T.ToDtype(torch.float32, scale=True),
-            T.Normalize(IMAGENET_MEAN, IMAGENET_STD),
+            T.Normalize(IMAGENET.mean, IMAGENET.std),
         ]
     )
     return lambda: torch.stack([steps(image) for image in images])
@@ -155,7 +157,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--sizes", type=int, nargs="+", default=[224, 32])
-    parser.add_argument("--stored", type=int, help="pixels of a stored side (227 for 224, else the size itself)")
+    parser.add_argument("--stored", type=int, help="pixels per stored side (default: 227 for 224, else the size)")
     parser.add_argument("--batch", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path)

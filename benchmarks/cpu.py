@@ -1,11 +1,11 @@
-"""Where a step goes on a CPU, and which ways of running it pay: the training loop's own steps on the embedded set.
+"""Measure the parts of a training step on a CPU, and compare ways to run it, on the embedded set.
 
     python benchmarks/cpu.py --out benchmarks/results/cpu.md
 
-The parts are processor time of this program, so that other programs on the machine count little. Between the passes lie
-torch's kernels over all weights (norms, copies, sums) and all that is in no other part: the Python that perturbs,
-restores, combines gradients and keeps books. The ways (precision, layout of images and weights, torch.compile) take
-turns, and their ratios are medians over rounds.
+The parts are processor time of this program, which other programs hardly affect. "Between the passes" are torch's
+kernels over all weights (norms, copies, sums) and the remaining Python: perturbing, restoring, combining gradients,
+bookkeeping. The ways (precision, layout of images and weights, torch.compile) alternate; their ratios are medians over
+rounds.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ import torch
 from machine import heading, publish, table
 from mecam.data.open import open_data
 from mecam.methods import Batch
-from mecam.recipe import make
+from mecam.recipe import Recipe
 from mecam.training.machine import find_machine
 from mecam.training.run import Run
+from mecam.training.step import train_step
 
 WARM_UP = 3
 KERNELS = [name for name in dir(torch) if name.startswith("_foreach_")]
@@ -46,38 +47,35 @@ def main() -> None:
         "setting": f"resnet8 on shapes, 3 x {options.batch} images of 32 px, {options.threads} threads",
         "repeats": f"{options.rounds} rounds of {options.burst} steps after {WARM_UP} of warm-up",
     }
-    lines = [*heading("A step on a CPU", "cpu", facts), *table(["part", "ms a step", "share"], rows)]
-    publish([*lines, *table(["way", "ms a step", "to as it is"], ways(options))], options.out)
+    lines = [*heading("A step on a CPU", "cpu", facts), *table(["part", "ms per step", "share"], rows)]
+    publish([*lines, *table(["way", "ms per step", "to as it is"], ways(options))], options.out)
 
 
 def parts(optimizer: str, options: argparse.Namespace) -> list[tuple[str, list[str]]]:
-    """The processor time of a step by part."""
+    """Return the processor time of a step by part."""
     run = build(options, optimizer=optimizer)
     clock = Clock()
-    base: Any = getattr(run.optimizer, "base_optimizer", run.optimizer)
     with ExitStack() as stack:
         clock.watch(stack, run.feed, "next", "batch")
         clock.watch(stack, run.method, "gradient", "passes")
-        if base is not run.optimizer:
-            clock.watch(stack, base, "step", "update")
+        clock.watch(stack, run.optimizer.base_optimizer, "step", "update")
         for kernel in KERNELS:
             clock.watch(stack, torch, kernel, "kernels over all weights")
         for step in range(WARM_UP):
-            run.step(step)
+            train_step(run, step)
         clock.spent.clear()
         steps = options.rounds * options.burst
         start = time.process_time()
         for step in range(WARM_UP, WARM_UP + steps):
-            run.step(step)
+            train_step(run, step)
         whole = time.process_time() - start
-    rest = "update and the rest" if base is run.optimizer else "Python between the passes"
-    clock.spent[rest] = whole - sum(clock.spent.values())
+    clock.spent["Python between the passes"] = whole - sum(clock.spent.values())
     shown = [(part, [f"{1000 * t / steps:.2f}", f"{100 * t / whole:.1f} %"]) for part, t in clock.spent.items()]
     return [*shown, ("all", [f"{1000 * whole / steps:.2f}", ""])]
 
 
 class Clock:
-    """Processor time by part; of a part inside another, the outer one."""
+    """Return processor time by part; a nested part counts for the outer one."""
 
     def __init__(self) -> None:
         self.spent: defaultdict[str, float] = defaultdict(float)
@@ -100,7 +98,7 @@ class Clock:
 
 
 def ways(options: argparse.Namespace) -> list[list[str]]:
-    """Milliseconds of an ERM step in each way."""
+    """Return the milliseconds of an ERM step, for each way to run it."""
     runs = {name: build(options, optimizer="adam", **WAYS[name]) for name in options.ways}
     for run in runs.values():
         burst(run, WARM_UP)
@@ -117,7 +115,7 @@ def ways(options: argparse.Namespace) -> list[list[str]]:
 
 
 def build(options: argparse.Namespace, *, contiguous: bool = False, **values: Any) -> Run:
-    recipe = make({"target": "sketch", "batch": options.batch, "steps": 10**6, **values})
+    recipe = Recipe(**{"target": "sketch", "batch": options.batch, "steps": 10**6, **values})
     run = Run(recipe, find_machine("cpu", recipe.precision), open_data("shapes"))
     if contiguous:
         run.trained.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
@@ -132,10 +130,10 @@ def build(options: argparse.Namespace, *, contiguous: bool = False, **values: An
 
 
 def burst(run: Run, steps: int) -> float:
-    """Seconds a step, of processor time."""
+    """Return seconds of processor time per step."""
     start = time.process_time()
     for step in range(steps):
-        run.step(step)
+        train_step(run, step)
     return (time.process_time() - start) / steps
 
 

@@ -1,14 +1,14 @@
-"""How near the largest eigenvalue in float32 comes to a reference in float64. The bar is 1 %.
+"""Compare the largest Hessian eigenvalue in float32 with a reference in float64. The limit is 1 %.
 
     python benchmarks/curvature_check.py
 
-Networks are trained for some steps of Adam on images of the embedded set; then the eigenvalue of largest magnitude is
-found as `mecam curvature --exact` finds it, and compared with
+Networks are trained for some steps of Adam on images of the embedded set. The eigenvalue of largest magnitude is
+computed as by `mecam curvature --exact` and compared with:
 
 - `dense`: the whole Hessian in float64, column by column, and LAPACK; for a network of a few hundred weights
-- `Lanczos`: float64, another random start, a tolerance of 1e-6; over fewer images, both times the same ones
+- `Lanczos`: float64, another random start, a tolerance of 1e-6; both on the same smaller set of images
 - `residual`: ‖Hv − λv‖ for the float32 eigenvector v, with a product in float64 over all images, and λ its Rayleigh
-  quotient. An eigenvalue of H is as near to λ; that it is the largest, the Lanczos row is to show
+  quotient. An eigenvalue of H is within this distance of λ; the Lanczos row shows that it is the largest
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from machine import heading, publish, table
+from mecam.analysis.hessian import Hessian
 from mecam.analysis.objective import Objective, dot, norm
-from mecam.analysis.spectrum import Hessian, eigenpairs, eigenvalues
+from mecam.analysis.spectrum import eigenpairs, eigenvalues
 from mecam.data.augment import evaluate_transform
 from mecam.data.shapes import shapes
 from mecam.models.registry import create
+from mecam.preprocessing import Preprocessing
 
 BAR = 0.01
 CLASSES = 7
@@ -77,7 +79,7 @@ def row(
     kind: str,
     reference: Callable[[Objective, list[Tensor]], tuple[float, float]],
 ) -> list[str]:
-    """The eigenvalue as it is found, the one to compare it with, and how far apart they are."""
+    """Return the row of an eigenvalue: its value, the reference and their distance."""
     single = objective(network, images, labels)
     start = time.perf_counter()
     found, (vector,) = eigenpairs(single)
@@ -125,7 +127,7 @@ def trained(build: Callable[[], nn.Module], images: Tensor, labels: Tensor, step
 
 
 def small() -> nn.Module:
-    """483 weights."""
+    """Build a network of 483 weights."""
     return nn.Sequential(
         nn.Conv2d(3, 4, 3, stride=2, bias=False), nn.BatchNorm2d(4), nn.ReLU(),
         nn.Conv2d(4, 8, 3, stride=2, bias=False), nn.BatchNorm2d(8), nn.ReLU(),
@@ -134,21 +136,21 @@ def small() -> nn.Module:
 
 
 def drawn(count: int) -> tuple[Tensor, Tensor]:
-    """Images of all domains, a fixed draw."""
+    """Return a fixed draw of images of all domains."""
     data = shapes()
     domains = range(len(data.domains))
     pixels = torch.cat([torch.from_numpy(data.pixels[domain]) for domain in domains])
     labels = torch.cat([torch.from_numpy(data.labels(domain)) for domain in domains])
     chosen = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))[:count]
-    return evaluate_transform(pixels[chosen], data.size[0]), labels[chosen]
+    return evaluate_transform(pixels[chosen], Preprocessing(data.size[0])), labels[chosen]
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--backbone", default="resnet18")
     parser.add_argument("--images", type=int, default=1000)
-    parser.add_argument("--few", type=int, default=200, help="images of the Lanczos reference")
-    parser.add_argument("--steps", type=int, default=30, help="of training")
+    parser.add_argument("--few", type=int, default=200, help="images for the Lanczos reference")
+    parser.add_argument("--steps", type=int, default=30, help="training steps")
     parser.add_argument("--out", type=Path)
     return parser.parse_args()
 

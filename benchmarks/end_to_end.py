@@ -1,11 +1,11 @@
-"""What loading costs: training steps on fresh batches against steps on one batch that lies ready.
+"""Measure the cost of loading: training steps on new batches against steps on one prepared batch.
 
     python benchmarks/end_to_end.py
     python benchmarks/end_to_end.py --device cuda --backbone resnet50 --image-size 224 --stored 227 --images 9991
 
-All steps are the training loop's own, on the same network, in turns: a burst on one batch (bare), a burst with the feed
-(whole: sampling, loading, augmentation), and with --evaluate another such burst that ends in an evaluation. A round's
-share is of the rate of the burst it is compared with. The images are noise of the size and number given; --streamed
+All steps are those of the training loop, on the same network, in turns: a burst on one batch (bare), a burst with the
+feed (whole: sampling, loading, augmentation), and with --evaluate another such burst that ends in an evaluation. Shares
+are computed within a round, relative to the burst's rate. The images are noise of the given size and number; --streamed
 keeps them off the GPU.
 """
 
@@ -24,18 +24,20 @@ from torch import Tensor
 
 from machine import heading, publish, table
 from mecam.methods import Batch
-from mecam.recipe import make
+from mecam.recipe import Recipe
 from mecam.training import resident
 from mecam.training.feed import Feed
 from mecam.training.machine import find_machine
+from mecam.training.result import validate
 from mecam.training.run import Run
+from mecam.training.step import train_step
 
 DOMAINS = ("a", "b", "c", "d")
 WARM_UP = 5
 
 
 class Noise:
-    """A data set of noise in four domains of equal size, seven classes."""
+    """A data set of noise: four domains of equal size, seven classes."""
 
     name = "noise"
     domains = DOMAINS
@@ -62,7 +64,7 @@ class Noise:
 
 
 class Still:
-    """A feed that hands out one batch for ever."""
+    """A feed that always returns the same batch."""
 
     def __init__(self, feed: Feed) -> None:
         self.batch, self.state = feed.next(0), feed.state
@@ -75,27 +77,25 @@ def main() -> None:
     options = parse()
     if options.streamed:
         resident.SHARE = 0.0
-    recipe = make(
-        {
-            "data": "noise",
-            "target": "a",
-            "optimizer": options.optimizer,
-            "backbone": options.backbone,
-            "image_size": options.image_size,
-            "batch": options.batch,
-            "lr": 1e-6,
-            "freeze_bn": options.freeze_bn or None,
-        }
+    recipe = Recipe(
+        data="noise",
+        target="a",
+        optimizer=options.optimizer,
+        backbone=options.backbone,
+        image_size=options.image_size,
+        batch=options.batch,
+        lr=1e-6,
+        freeze_bn=options.freeze_bn or None,
     )
     run = Run(recipe, find_machine(options.device), Noise(options.images, options.stored))
     whole, still = run.feed, Still(run.feed)
     for _ in range(WARM_UP):
-        run.step(0)
+        train_step(run, 0)
     kinds = {"bare": (still, False), "whole": (whole, False), "evaluated": (whole, True)}
     if not options.evaluate:
         kinds.pop("evaluated")
     else:
-        run.evaluate(0)  # the first one compiles and records
+        validate(run, 0)  # the first evaluation compiles and captures
     rounds = [
         {kind: burst(run, feed, options.burst, evaluated=evaluated) for kind, (feed, evaluated) in kinds.items()}
         for _ in range(options.rounds)
@@ -111,7 +111,7 @@ def main() -> None:
             header.append(f"{slower} of {faster}: median, quartiles")
             row.append(share([taken[faster] / taken[slower] for taken in rounds]))
     setting = (
-        f"{options.backbone}, {images} images of {options.image_size} px a step out of {options.images} stored at "
+        f"{options.backbone}, {images} images of {options.image_size} px per step out of {options.images} stored at "
         f"{options.stored} px, {'streamed' if whole.resident is None else 'on the device'}, {run.machine.precision}"
     )
     facts = {"setting": setting, "repeats": f"{options.rounds} rounds of {options.burst} steps each way"}
@@ -126,14 +126,14 @@ def share(ratios: Sequence[float]) -> str:
 
 
 def burst(run: Run, feed: Feed | Still, steps: int, *, evaluated: bool = False) -> float:
-    """Seconds a step, with an evaluation at the end or without."""
+    """Return seconds per step, with or without an evaluation at the end."""
     run.feed = feed  # type: ignore[assignment]
     synchronize(run)
     start = time.perf_counter()
     for step in range(steps):
-        run.step(step)
+        train_step(run, step)
     if evaluated:
-        run.evaluate(steps)
+        validate(run, steps)
     synchronize(run)
     return (time.perf_counter() - start) / steps
 
@@ -152,8 +152,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--stored", type=int, default=32)
     parser.add_argument("--images", type=int, default=2240)
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--freeze-bn", action="store_true", help="as with pretrained backbones")
-    parser.add_argument("--evaluate", action="store_true", help="a third kind of burst, which ends in an evaluation")
+    parser.add_argument("--freeze-bn", action="store_true", help="freeze batch norm, as with pretrained backbones")
+    parser.add_argument("--evaluate", action="store_true", help="add bursts that end in an evaluation")
     parser.add_argument("--streamed", action="store_true")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--burst", type=int, default=10)

@@ -1,17 +1,17 @@
-"""What do MeCAM's perturbed passes add to the gradient of a trained network?
+"""Measure what MeCAM's perturbed passes add to the gradient of a trained network.
 
     python benchmarks/expansion.py runs/PACS-art_painting-erm-mecam-none-seed0-0123456789 --batches 4
 
-On batches as in training, but for augmentation and dropout: how far what MeCAM descends along is from ∇f, in ‖∇f‖.
+The batches are those of training, without augmentation and dropout. The rows are distances from ∇f, relative to ‖∇f‖:
 
 - SAM's gap alone:        alpha ‖∇f(θ+δ) − ∇f(θ)‖
 - no virtual domain:      alpha ‖∇f(θ+δ) + ∇f(θ−δ) − 2 ∇f(θ)‖
 - the meta pass alone:    beta ‖∇m(θ−δ) − ∇f(θ)‖
 - both gaps:              ‖alpha ∇f(θ+δ) + beta ∇m(θ−δ) − (alpha + beta) ∇f(θ)‖
 
-The last row is of losses: what ThinMeCAM's gate looks at, (alpha (f(θ+δ) − f(θ)) + beta (m(θ−δ) − f(θ))) / f(θ).
+The last row is the loss gap that ThinMeCAM's gate uses, (alpha (f(θ+δ) − f(θ)) + beta (m(θ−δ) − f(θ))) / f(θ).
 
-Where an expansion in rho holds, the first grows like rho, and the second, with alpha = beta, like rho².
+Where an expansion in rho holds, the first row grows like rho, and the second, with alpha = beta, like rho².
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ROWS = ("SAM's gap alone", "no virtual domain", "the meta pass alone", "both gap
 
 
 def changes(objective: Objective, virtual: VirtualDomain) -> dict[float, list[float]]:
-    """By rho, each row's distance from ∇f, in ‖∇f‖, and the loss's gaps, in f."""
+    """Return by rho each row's distance from ∇f relative to ‖∇f‖, and the loss gaps relative to f."""
     f, here = objective.value_and_gradient()
     length = norm(here)
 
@@ -88,8 +88,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, help="folders of finished runs")
     parser.add_argument("--batches", type=int, default=4)
-    parser.add_argument("--batch", type=int, default=96, help="images, as many of each source domain")
-    parser.add_argument("--double", action="store_true", help="in float64, to see what is rounding")
+    parser.add_argument("--batch", type=int, default=96, help="images per batch, evenly from the source domains")
+    parser.add_argument("--double", action="store_true", help="compute in float64")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path)
     return parser.parse_args()

@@ -1,11 +1,11 @@
-"""What a step costs on a GPU: every optimizer and every method, in milliseconds and in ERM steps.
+"""Measure a step of every optimizer and every method on a GPU, in milliseconds and relative to ERM.
 
     python benchmarks/gpu.py --out benchmarks/results/gpu_steps.md
 
-ResNet-50, 3 x 32 images of 224 pixels, batch norm frozen, Adam, in the training loop's own steps: gathering,
-augmenting, passes, update. ERM's steps are taken before and after each contender's; the ratio in a round is the
-contender's time over the mean of the two. "bare" leaves gathering and augmenting out on both sides. An optimizer is
-flagged above 1.05 times its passes, a method that takes a single pass above 1.3.
+ResNet-50, 3 x 32 images of 224 pixels, frozen batch norm, Adam, with the steps of the training loop: gathering,
+augmentation, passes, update. ERM is measured before and after each contender; the ratio in a round is the contender's
+time over the mean of the two. "bare" excludes gathering and augmentation on both sides. The table flags an optimizer
+above 1.05 times its passes, and a single-pass method above 1.3.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from end_to_end import Noise, Still, synchronize
 from machine import heading, publish, table
 from mecam.methods import METHODS
 from mecam.optim import OPTIMIZERS
-from mecam.recipe import make
+from mecam.recipe import Recipe
 from mecam.training.machine import find_machine
 from mecam.training.run import Run
+from mecam.training.step import train_step
 from method_cost import MORE
 
 WARM_UP = 6
@@ -48,25 +49,25 @@ def main() -> None:
         f"{erm.machine.precision}, images on the device",
         "repeats": f"{options.rounds} rounds of {options.burst} steps after {WARM_UP} of warm-up",
     }
-    header = ["method, optimizer", "ms a step", "in ERM steps", "bare", "first steps, s", "recorded", "bar"]
+    header = ["method, optimizer", "ms per step", "in ERM steps", "bare", "first steps, s", "captured", "bar"]
     publish([*heading("Steps on a GPU", options.device, facts), *table(header, rows)], options.out)
 
 
 def row(
     name: str, passes: int, values: dict[str, Any], erm: Run, data: Noise, options: argparse.Namespace
 ) -> list[str]:
-    """A contender's line of the table."""
+    """Return a contender's row of the table."""
     try:
         run = build(data, options, **values)
         first = warm_up(run)
         whole, bare = rounds(run, erm, options, still=False), rounds(run, erm, options, still=True)
-    except Exception as error:  # one that cannot run here must not take the table with it
+    except Exception as error:  # the other contenders still run
         return [name, "", "", "", "", "", f"failed: {type(error).__name__}: {str(error).splitlines()[0]}"]
     ratio, bar = statistics.median(r for _, r in whole), 1.05 * passes if passes else 1.3
     apart = MORE.get(values.get("method", ""), "")
     verdict = apart or ("within" if ratio <= bar else "ABOVE") + f" {bar:.2f}"
     cells = [f"{1000 * statistics.median(s for s, _ in whole):.1f}", f"{ratio:.2f}"]
-    cells += [f"{statistics.median(r for _, r in bare):.2f}", f"{first:.1f}", HOW[run.records], verdict]
+    cells += [f"{statistics.median(r for _, r in bare):.2f}", f"{first:.1f}", HOW[run.captures.what], verdict]
     del run
     gc.collect()
     print(name, *cells, flush=True)
@@ -76,20 +77,20 @@ def row(
 def build(data: Noise, options: argparse.Namespace, **values: Any) -> Run:
     chosen = {"data": "noise", "target": "a", "backbone": options.backbone, "image_size": options.image_size}
     chosen |= {"batch": options.batch, "freeze_bn": True, "pretrained": False, "lr": 1e-6, "steps": 10**6}
-    return Run(make(chosen | values), find_machine(options.device), data)
+    return Run(Recipe(**chosen | values), find_machine(options.device), data)
 
 
 def warm_up(run: Run) -> float:
-    """Seconds of the first steps."""
+    """Return the seconds of the first steps."""
     start = time.perf_counter()
     for step in range(WARM_UP):
-        run.step(step)
+        train_step(run, step)
     synchronize(run)
     return time.perf_counter() - start
 
 
 def rounds(run: Run, erm: Run, options: argparse.Namespace, *, still: bool) -> list[tuple[float, float]]:
-    """Seconds of a step, and their ratio to ERM's, in each round."""
+    """Return seconds per step and the ratio to ERM, for each round."""
     feeds = run.feed, erm.feed
     if still:
         run.feed, erm.feed = Still(run.feed), Still(erm.feed)  # type: ignore[assignment]
@@ -102,11 +103,11 @@ def rounds(run: Run, erm: Run, options: argparse.Namespace, *, still: bool) -> l
 
 
 def seconds(run: Run, steps: int) -> float:
-    """Of a step; an even number of them has as many of the network as of a discriminator."""
+    """Return seconds per step; an even number of steps trains network and discriminator equally often."""
     synchronize(run)
     start = time.perf_counter()
     for step in range(WARM_UP, WARM_UP + steps):
-        run.step(step)
+        train_step(run, step)
     synchronize(run)
     return (time.perf_counter() - start) / steps
 
@@ -118,7 +119,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--backbone", default="resnet50")
     parser.add_argument("--image-size", type=int, default=224)
-    parser.add_argument("--stored", type=int, default=227, help="pixels of the side of a stored image")
+    parser.add_argument("--stored", type=int, default=227, help="side of stored images in pixels")
     parser.add_argument("--images", type=int, default=1600)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=3)

@@ -1,4 +1,4 @@
-"""Where and how a measurement was taken, as Markdown, for the head of every results file."""
+"""Describe where and how a measurement was taken, as Markdown, for the head of every results file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 
 
 def heading(title: str, device: str, facts: dict[str, str]) -> list[str]:
-    """Title, command, machine, versions and commit, then the benchmark's own facts."""
+    """Return title, command, machine, versions and commit, then the benchmark's own facts."""
     command = f"python {os.path.relpath(sys.argv[0])} {shlex.join(sys.argv[1:])}"
     everything = {
         "machine": describe(device),
@@ -39,7 +39,7 @@ def publish(lines: list[str], out: Path | None) -> None:
 
 
 class Others:
-    """What share of the processors other programs have used since this object was made; 0 where nobody can say."""
+    """The share of the processors that other programs have used since construction; 0 if unknown."""
 
     def __init__(self) -> None:
         self.start, self.used = time.perf_counter(), _used_by_others()
@@ -49,7 +49,7 @@ class Others:
 
 
 def _used_by_others() -> float:
-    """Seconds of processor time, stolen ones included."""
+    """Return seconds of processor time, including stolen time."""
     if not Path("/proc/stat").exists():
         return 0.0
     user, nice, system, _, _, *interrupts_and_steal = map(int, Path("/proc/stat").read_text().split()[1:9])
@@ -62,7 +62,7 @@ def _row(cells: list[str]) -> str:
 
 
 def describe(device: str) -> str:
-    """The processor, and the accelerator if it is one that is used."""
+    """Return the processor, and the accelerator if one is used."""
     processor = platform.processor() or platform.machine()
     if Path("/proc/cpuinfo").exists():
         named = (line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name"))
@@ -72,7 +72,7 @@ def describe(device: str) -> str:
 
 
 def versions() -> str:
-    """Of what a measurement depends on beside the code."""
+    """Return the versions that a measurement depends on."""
     packages = [f"torch {torch.__version__}", f"pytorch_optimizer {_version('pytorch_optimizer')}"]
     return ", ".join([*packages, f"Python {platform.python_version()}"])
 
@@ -85,7 +85,7 @@ def _version(package: str) -> str:
 
 
 def commit() -> str:
-    """The commit measured; $MECAM_COMMIT names it where the code runs outside its repository."""
+    """Return the commit; outside of a repository, $MECAM_COMMIT."""
     if named := os.environ.get("MECAM_COMMIT"):
         return named
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]

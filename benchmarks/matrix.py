@@ -1,8 +1,8 @@
-"""Every method under every optimizer of the paper and every averaging: does it train? Run: make matrix.
+"""Check that every method trains under every optimizer of the paper and every averaging. Run: make matrix.
 
-Each combination is built on a small embedded set, takes two steps, is evaluated after each and finished, as a run would
-be. It trains if all of its weights are finite and what it should train has moved; otherwise it must be refused at the
-start with a reason.
+Each combination is built on a small embedded set, takes two steps, is evaluated after each and finished as a run. It
+trains if all of its weights are finite and its trained weights have moved. Otherwise it must raise an error with the
+reason at the start.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from machine import heading, publish, table
 from mecam.averaging import AVERAGINGS
 from mecam.data.shapes import shapes
 from mecam.methods import METHODS
-from mecam.recipe import RecipeError, make
+from mecam.recipe import Recipe, RecipeError
 from mecam.training.machine import find_machine
+from mecam.training.result import finish, validate
 from mecam.training.run import Run
+from mecam.training.step import train_step
 
 OPTIMIZERS = ("adam", "adamw", "sgd", "yogi", "adabelief", "adahessian", "sam", "asam", "gsam", "gam", "sagm", "fad",
               "crsam", "fsam", "mecam")  # fmt: skip
@@ -32,21 +34,21 @@ DATA = shapes(per_class=4)
 
 
 def attempt(combination: tuple[str, str, str]) -> str:
-    """TRAINS, or why not."""
+    """Return TRAINS or the reason."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     method, optimizer, averaging = combination
     values = {"method": method, "optimizer": optimizer, "averaging": averaging}
-    recipe = make({**values, "target": "sketch", "steps": 1, "evaluate_every": 1, "batch": 4, "image_size": 16})
+    recipe = Recipe(**{**values, "target": "sketch", "steps": 1, "evaluate_every": 1, "batch": 4, "image_size": 16})
     try:
         run = Run(recipe, find_machine("cpu"), DATA)
     except RecipeError as refusal:
         return f"refused: {refusal}"
     before = [parameter.clone() for parameter in run.trained.parameters()]
     for step in range(2):
-        run.step(step)
-        run.evaluate(step)
-    run.finish()
+        train_step(run, step)
+        validate(run, step)
+    finish(run)
     after = list(run.trained.parameters())
     if not all(parameter.isfinite().all() for parameter in after):
         return "FAILED: weights are not finite"

@@ -1,14 +1,14 @@
-"""How much memory a step of each optimizer needs at its peak, beyond parameters, gradients and the base's state.
+"""Measure the peak memory of a step of each optimizer, beyond parameters, gradients and the base optimizer's state.
 
     python benchmarks/memory.py
     python benchmarks/memory.py --device cuda --width 4096
 
-The unit is a buffer of the parameters' size. The network is a stack of wide linear layers and the batch is two rows, so
-that activations weigh nothing. The peak is taken over whole steps with Adam below, from the first on: on the CPU
-from the profiler's record of every allocation, temporaries inside operators included; on cuda from the caching
-allocator. What a method keeps from step to step (F-SAM's m, LookSAM's v) counts.
+The unit is a parameter-sized buffer. The network is a stack of wide linear layers and the batch has two rows, so that
+activations are negligible. The peak is over whole steps with Adam as base, including the first. On the CPU it comes
+from the profiler's record of every allocation, including temporaries inside operators; on cuda from the caching
+allocator. State between steps (F-SAM's m, LookSAM's v) counts.
 
-    SAM: the weights to go back to, and the gradient that perturbed them: 2.
+    SAM: the weights to restore, and the gradient that perturbed them: 2.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mecam.optim import OPTIMIZERS, create
 OTHER_SAM = "pytorch_optimizer.SAM"
 NAMES = ["adam", *(name for name, entry in OPTIMIZERS.items() if entry.sharpness_aware is not None), OTHER_SAM]
 STEPS = 4
-# looks, and steps between, among the steps measured
+# the measured steps include both kinds
 SETTINGS: dict[str, dict[str, Any]] = {"looksam": {"k": 2}, "thinmecam": {"every": 2}}
 
 
@@ -47,20 +47,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def measure(name: str, options: argparse.Namespace) -> str:
-    """The peak in parameter-sized buffers."""
+    """Return the peak in parameter-sized buffers."""
     try:
         network, optimizer, peak = (cuda_peak if options.device == "cuda" else cpu_peak)(name, options)
     except ImportError:
         return "cannot be imported here"
     finally:
-        gc.collect()  # an optimizer and its closure hold each other
+        gc.collect()  # an optimizer and its closure reference each other
     unit = size(network.parameters())
     state = size(value for held in optimizer.state.values() for value in held.values() if isinstance(value, Tensor))
     return f"{(peak - 2 * unit - state) / unit:.2f}"
 
 
 def cpu_peak(name: str, options: argparse.Namespace) -> tuple[nn.Module, torch.optim.Optimizer, int]:
-    """The network, the optimizer, and the most bytes that they and their steps held at once."""
+    """Return the network, the optimizer and their peak number of bytes."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         network, optimizer, step = build(name, options)
         for _ in range(STEPS):
@@ -71,7 +71,7 @@ def cpu_peak(name: str, options: argparse.Namespace) -> tuple[nn.Module, torch.o
 
 
 def cuda_peak(name: str, options: argparse.Namespace) -> tuple[nn.Module, torch.optim.Optimizer, int]:
-    nn.Linear(8, 8, device="cuda")(torch.ones(8, 8, device="cuda")).sum().backward()  # makes cuBLAS take its workspace
+    nn.Linear(8, 8, device="cuda")(torch.ones(8, 8, device="cuda")).sum().backward()  # allocates cuBLAS's workspace
     gc.collect()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -121,8 +121,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--optimizers", type=names, default=NAMES, help=f"some of {','.join(NAMES)}")
-    parser.add_argument("--out", type=Path, help="write the results there too")
+    parser.add_argument("--optimizers", type=names, default=NAMES, help=f"a subset of {','.join(NAMES)}")
+    parser.add_argument("--out", type=Path, help="also write the results to this file")
     return parser.parse_args(arguments)
 
 

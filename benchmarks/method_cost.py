@@ -1,12 +1,11 @@
-"""How long a step of each method takes, in steps of ERM on the same batch.
+"""Measure a step of each method, relative to a step of ERM on the same batch.
 
     python benchmarks/method_cost.py
     python benchmarks/method_cost.py --device cuda --backbone resnet50 --image-size 224
 
-Steps are the training loop's own, under Adam, on one batch that lies ready. They are interleaved: ERM, a method, ERM;
-the method's ratio in a round is its time over the mean of the two. DANN and CDANN, whose network trains in every second
-step, are timed over pairs of steps. The bar for single-pass methods is 1.3; methods that must forward more than once
-are named with what they do.
+Steps are those of the training loop, under Adam, on one prepared batch, in the order ERM, a method, ERM. The method's
+ratio in a round is its time over the mean of the two. DANN and CDANN, whose network trains in every second step, are
+timed over pairs of steps. The limit for single-pass methods is 1.3; the table names why other methods take more passes.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ import torch
 from end_to_end import Noise, Still, synchronize
 from machine import heading, publish, table
 from mecam.methods import METHODS
-from mecam.recipe import make
+from mecam.recipe import Recipe
 from mecam.training.machine import find_machine
 from mecam.training.run import Run
+from mecam.training.step import train_step
 
 BAR = 1.3
 MORE = {
@@ -45,7 +45,7 @@ def main() -> None:
     for name in options.methods:
         run = build(name, data, options)
         for step in range(2):
-            run.step(step), erm.step(step)
+            train_step(run, step), train_step(erm, step)
         ratios = []
         for _ in range(options.rounds):
             before, taken, after = (seconds(each, options.burst) for each in (erm, run, erm))
@@ -68,18 +68,18 @@ def main() -> None:
 def build(name: str, data: Noise, options: argparse.Namespace) -> Run:
     values = {"backbone": options.backbone, "image_size": options.image_size, "batch": options.batch}
     values |= {"freeze_bn": True} if options.frozen_bn else {}
-    recipe = make({"data": "noise", "target": "a", "method": name, "steps": 10**6, **values})
+    recipe = Recipe(**{"data": "noise", "target": "a", "method": name, "steps": 10**6, **values})
     run = Run(recipe, find_machine(options.device), data)
     run.feed = Still(run.feed)  # type: ignore[assignment]
     return run
 
 
 def seconds(run: Run, steps: int) -> float:
-    """Of a step, from step 2 on: an even number of steps has as many of the network as of the discriminator."""
+    """Return seconds per step, from step 2 on; an even number trains network and discriminator equally often."""
     synchronize(run)
     start = time.perf_counter()
     for step in range(2, 2 + steps):
-        run.step(step)
+        train_step(run, step)
     synchronize(run)
     return (time.perf_counter() - start) / steps
 
@@ -91,7 +91,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--backbone", default="resnet18")
     parser.add_argument("--image-size", type=int, default=64)
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--frozen-bn", action="store_true", help="as with pretrained backbones")
+    parser.add_argument("--frozen-bn", action="store_true", help="freeze batch norm, as with pretrained backbones")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--burst", type=int, default=2)
     parser.add_argument("--out", type=Path)

@@ -1,9 +1,9 @@
-"""Does every method learn? Its source validation beside that of a linear classifier on pixels.
+"""Compare the source validation of every method with that of a linear classifier on pixels.
 
     mecam bench --method all --target sketch --seeds 0,1,2 --steps 200 --workers 2 --out methods
     python benchmarks/methods_learn.py methods --pixels 33.3
 
-Reads finished runs; `--pixels` is what benchmarks/pixels.py printed for the same target.
+The script reads finished runs; `--pixels` is the number that benchmarks/pixels.py prints for the same target.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How far do frozen features go on PACS? A linear classifier on them, leaving each domain out in turn.
+"""Train a linear classifier on frozen features of PACS, leaving out each domain in turn.
 
     python benchmarks/pacs_probe.py --weights resnet50_imagenet_v1.safetensors --device cuda
 
-The features of all images are computed once, as at evaluation: no augmentation. For each target and seed, with the
-protocol's splits, logistic regression is trained on the training parts of the sources; of several L2 penalties the one
-with the highest mean source validation accuracy is taken. The accuracy on the target's training part is what tables
-report. PACS is looked for in $MECAM_DATA.
+The features of all images are computed once, without augmentation. For each target and seed, with the protocol's
+splits, logistic regression is trained on the training parts of the sources. The L2 penalty is the one with the highest
+mean source validation accuracy. The reported accuracy is that on the target's training part, as in tables. PACS is
+searched in $MECAM_DATA.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-import pacs_plan
 from machine import commit, describe, versions
 from mecam.data.domains import DomainSet
 from mecam.data.open import open_data
-from mecam.data.splits import Split, split
+from mecam.data.splits import Indices, split
 from mecam.models import Network, create
 from mecam.runs import write_atomic
-from mecam.training.evaluate import Look, logits_of
+from mecam.splits import Part
+from mecam.training.evaluate import logits_of
 
-OUT = pacs_plan.RESULTS.with_name("pacs_resnet50_probe.json")
+OUT = Path(__file__).parent / "results" / "pacs_resnet50_probe.json"
 PENALTIES = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4)
-ITERATIONS = 200  # of L-BFGS at most
-Part = tuple[Tensor, Tensor]  # features, labels
+ITERATIONS = 200  # at most, of L-BFGS
+Features = tuple[Tensor, Tensor]  # features, labels
 
 
 def main() -> int:
@@ -60,7 +60,7 @@ def main() -> int:
         "data": data.name,
         "backbone": options.backbone,
         "weights": options.weights.name,
-        "image_size": network.image_size,
+        "image_size": network.preprocessing.size,
         "penalties": options.penalties,
         "commit": commit(),
         "machine": describe(options.device),
@@ -72,40 +72,42 @@ def main() -> int:
     return 0
 
 
-def features(network: Network, data: DomainSet, domain: int, device: torch.device) -> Part:
-    """Of all images of a domain, before dropout and head."""
+def features(network: Network, data: DomainSet, domain: int, device: torch.device) -> Features:
+    """Return the features of all images of a domain, before dropout and head."""
     labels = torch.from_numpy(data.labels(domain)).to(device)
-    look = Look(network.image_size, network.normalization, network.interpolation)
-    found = logits_of(network.featurizer, data, domain, np.arange(len(labels)), look, device=device)
+    everything = np.arange(len(labels))
+    found = logits_of(network.featurizer, data, domain, everything, network.preprocessing, device=device)
     return found.to(device), labels
 
 
-def probe(parts: Sequence[Part], splits: Sequence[Split], target: int, penalties: Sequence[float]) -> dict[str, Any]:
-    """Fit on the sources' training parts for each penalty; the one with the best source validation is taken."""
+def probe(
+    parts: Sequence[Features], splits: Sequence[dict[Part, Indices]], target: int, penalties: Sequence[float]
+) -> dict[str, Any]:
+    """Fit on the sources' training parts for each penalty; select by source validation."""
     sources = [domain for domain in range(len(parts)) if domain != target]
-    training = [chosen(parts[domain], splits[domain].training) for domain in sources]
+    training = [chosen(parts[domain], splits[domain][Part.TRAINING]) for domain in sources]
     x, y = (torch.cat(pieces) for pieces in zip(*training, strict=True))
     mean, std = x.mean(0), x.std(0) + 1e-6
-    held_out = [chosen(parts[domain], splits[domain].held_out) for domain in sources]
+    held_out = [chosen(parts[domain], splits[domain][Part.HELD_OUT]) for domain in sources]
     best: dict[str, Any] = {"validation": -1.0}
     weights = torch.zeros(x.shape[1] + 1, int(max(labels.max() for _, labels in parts)) + 1, device=x.device)
-    for penalty in sorted(penalties, reverse=True):  # from the strongest on, each from the weights before
+    for penalty in sorted(penalties, reverse=True):  # from the strongest; each starts from the previous weights
         weights = fit((x - mean) / std, y, weights, penalty)
         validation = [accuracy(((features - mean) / std, labels), weights) for features, labels in held_out]
         if (found := sum(validation) / len(validation)) > best["validation"]:
-            features, labels = chosen(parts[target], splits[target].training)
+            features, labels = chosen(parts[target], splits[target][Part.TRAINING])
             reported = accuracy(((features - mean) / std, labels), weights)
             best = {"penalty": penalty, "validation": found, "target_accuracy": reported}
     return {name: round(value, 5) for name, value in best.items()}
 
 
-def chosen(part: Part, indices: np.ndarray[Any, Any]) -> Part:
+def chosen(part: Features, indices: np.ndarray[Any, Any]) -> Features:
     index = torch.from_numpy(indices).to(part[1].device)
     return part[0][index], part[1][index]
 
 
 def fit(x: Tensor, y: Tensor, start: Tensor, penalty: float) -> Tensor:
-    """Weights and, in the last row, biases that minimise cross-entropy + penalty / 2 · ‖weights‖²."""
+    """Return weights and, in the last row, biases that minimize cross-entropy + penalty / 2 · ‖weights‖²."""
     weights = start.clone().requires_grad_()
     optimizer = torch.optim.LBFGS([weights], max_iter=ITERATIONS, history_size=20, line_search_fn="strong_wolfe")
 
@@ -119,7 +121,7 @@ def fit(x: Tensor, y: Tensor, start: Tensor, penalty: float) -> Tensor:
     return weights.detach()
 
 
-def accuracy(part: Part, weights: Tensor) -> float:
+def accuracy(part: Features, weights: Tensor) -> float:
     features, labels = part
     return float(((features @ weights[:-1] + weights[-1]).argmax(1) == labels).double().mean())
 

@@ -1,9 +1,9 @@
-"""What a linear classifier on pixels reaches on the embedded set: the least that a method must beat.
+"""Train a linear classifier on the pixels of the embedded set: the baseline that every method must exceed.
 
     python benchmarks/pixels.py sketch
 
-Multinomial logistic regression on the raw pixels of the source domains' training parts, fitted by L-BFGS for several
-strengths of weight decay; the best of them on the sources' held-out parts, for the targets named, or all.
+Multinomial logistic regression on the raw pixels of the source domains' training parts is fitted by L-BFGS for several
+weight decays. The script reports the best accuracy on the sources' held-out parts, for the given targets or for all.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from machine import heading, publish, table
 from mecam.data.domains import source_domains
 from mecam.data.shapes import ShapesSet, shapes
 from mecam.data.splits import split
+from mecam.splits import Part
 
 SEEDS = (0, 1, 2)
 DECAYS = (1e-4, 1e-3, 1e-2)
@@ -35,13 +36,13 @@ def main() -> None:
 
 
 def best(data: ShapesSet, target: str, seed: int) -> float:
-    """The highest validation accuracy over the weight decays."""
+    """Return the highest validation accuracy over the weight decays."""
     sources = source_domains(data, target)
     parts = {d: split(len(data.labels(d)), trial=seed, domain=d) for d in sources}
     images, labels = (
-        torch.cat(found) for found in zip(*(load(data, d, parts[d].training) for d in sources), strict=True)
+        torch.cat(found) for found in zip(*(load(data, d, parts[d][Part.TRAINING]) for d in sources), strict=True)
     )
-    held_out = [load(data, d, parts[d].held_out) for d in sources]
+    held_out = [load(data, d, parts[d][Part.HELD_OUT]) for d in sources]
     accuracies = []
     for decay in DECAYS:
         weight = fit(images, labels, decay)

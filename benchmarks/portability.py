@@ -3,13 +3,13 @@
     python benchmarks/portability.py --out benchmarks/results/portability.md
     python benchmarks/portability.py --rows "ATen default" "4 threads" --parts tests
 
-One row changes one thing: the vector instructions of torch's own kernels (ATEN_CPU_CAPABILITY), those of oneDNN
-(ONEDNN_MAX_CPU_ISA), or the number of threads. The first row changes nothing; it alone runs the tests in ONCE: browser,
-Ray, documentation, packaging, files, kills and the command line. A row that this machine cannot run, or that equals the
-first, is named at the top. The demo of each row is compared with the 95 % intervals of the first one's.
+Each row changes one setting: the vector instructions of torch's own kernels (ATEN_CPU_CAPABILITY), those of oneDNN
+(ONEDNN_MAX_CPU_ISA), or the number of threads. The first row changes nothing. Only it runs the tests in ONCE: browser,
+Ray, documentation, packaging, files, kills and the command line. The page lists rows that this machine cannot run or
+that equal the first. The demo of each row is compared with the 95 % intervals of the first row.
 
-Results are kept in a JSON file after each part of a row; --resume runs what is missing there. The exit code is 1 if a
-test failed or an average left its interval.
+Results are written to a JSON file after each part of a row; --resume runs what is missing there. The exit code is 1 if
+a test failed or an average is outside its interval.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ import torch
 from machine import commit, heading, publish, table
 
 ROOT = Path(__file__).parents[1]
-# what computes nothing that rounding could change: pages, packages, processes and their files
+# tests that rounding cannot change: pages, packages, processes and their files
 ONCE = (
-    *("tests/benchmarks", "tests/docs", "tests/examples", "tests/packaging", "tests/reliability", "tests/report"),
+    *("tests/benchmarks", "tests/docs", "tests/ecosystem", "tests/examples", "tests/integrations"),
+    *("tests/packaging", "tests/reliability", "tests/report"),
     *("tests/runs", "tests/benchmark/test_local.py", "tests/benchmark/test_ray_engine.py", "tests/data/test_pack.py"),
-    *("tests/test_claims.py", "tests/test_cli.py", "tests/test_portability.py", "tests/test_usage.py"),
+    *("tests/storage", "tests/test_cli.py", "tests/test_portability.py", "tests/test_usage.py"),
 )
 CAPABILITIES = ("default", "avx2", "avx512")
 ISAS = ("SSE41", "AVX2", "AVX512_CORE", "DEFAULT")
@@ -43,7 +44,7 @@ FIRST = "nothing changed"
 DEMO = ROOT / "recipes" / "demo.toml"
 RECORDS = ROOT / "benchmarks" / "results" / "portability.json"
 
-Part = dict[str, Any]  # what came out of the tests, or of the demo, in one row
+Part = dict[str, Any]  # result of the tests or of the demo in one row
 Records = dict[str, dict[str, Part]]  # by row and part
 
 
@@ -74,7 +75,7 @@ def main() -> int:
 
 
 def settings(own: str) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """The rows, each with what it sets in the environment; and what is left out, with the reason."""
+    """Return the rows with their environment variables, and the omitted rows with the reason."""
     rows: dict[str, dict[str, str]] = {FIRST: {}}
     left_out = []
     for capability in CAPABILITIES:
@@ -94,16 +95,16 @@ def settings(own: str) -> tuple[dict[str, dict[str, str]], list[str]]:
         if threads == 1:
             left_out.append("1 thread: this is the first row")
         else:
-            # threads that wait without spinning, so that tests side by side do not starve each other
+            # threads wait without spinning, so that parallel tests do not starve each other
             rows[f"{threads} threads"] = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
     return rows, left_out
 
 
 def run_tests(environment: dict[str, str], *, everything: bool, workers: int) -> Part:
-    """What pytest counted, and the names of the tests that failed."""
+    """Return pytest's counts and the names of the failed tests."""
     left_out = [] if everything else [word for path in ONCE for word in ("--ignore", path)]
     words = ["-m", "pytest", "-n", str(workers), "--dist", "loadfile", "-p", "no:cacheprovider", *left_out]
-    # torch.compile's cache does not tell instruction sets apart: kernels of another row would compute NaN
+    # torch.compile's cache does not distinguish instruction sets: kernels of another row would return NaN
     with tempfile.TemporaryDirectory() as cache:
         done = python(words, {**environment, "TORCHINDUCTOR_CACHE_DIR": cache})
     count = {word: int(number) for number, word in re.findall(r"(\d+) (passed|skipped)", done.stdout[-300:])}
@@ -114,7 +115,7 @@ def run_tests(environment: dict[str, str], *, everything: bool, workers: int) ->
 
 
 def run_demo(environment: dict[str, str], *, workers: int) -> Part:
-    """The averages, in percent, each with half of its 95 % interval."""
+    """Return the averages in percent, each with half of its 95 % interval."""
     with tempfile.TemporaryDirectory() as folder:
         for words in (
             ["bench", str(DEMO), "--workers", str(workers), "--out", folder],
@@ -139,7 +140,7 @@ def python(words: list[str], environment: dict[str, str]) -> subprocess.Complete
 
 
 def departures(records: Records, name: str) -> list[str]:
-    """The optimizers whose average in this row is not in the interval that the first row prints."""
+    """Return the optimizers whose average in this row is outside the interval of the first row."""
     first, here = (records.get(row, {}).get("demo", {}).get("averages", {}) for row in (FIRST, name))
     return [
         optimizer for optimizer in here if optimizer in first and _gap(here, first, optimizer) > first[optimizer][1]
@@ -198,7 +199,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--parts", nargs="+", choices=("tests", "demo"), default=("tests", "demo"))
     parser.add_argument("--workers", type=int, default=2, help="Parallel test processes or demo runs.")
     parser.add_argument("--resume", action="store_true", help="Keep the results in --records.")
-    parser.add_argument("--records", type=Path, default=RECORDS, help="The JSON file that results are kept in.")
+    parser.add_argument("--records", type=Path, default=RECORDS, help="JSON file with the results.")
     parser.add_argument("--out", type=Path, help="Write the page to this file.")
     return parser.parse_args()
 

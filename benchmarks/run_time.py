@@ -1,8 +1,8 @@
-"""Where the time of a whole run goes: starting, steps, evaluations, the end.
+"""Measure the parts of a whole run: start, steps, evaluations, end.
 
     python benchmarks/run_time.py --data PACS --target art_painting --backbone resnet50 --optimizer mecam --steps 5000
 
-The run is what `mecam train` runs. The GPU is waited for before and after each evaluation, so that its time is its own.
+The run is that of `mecam train`. The script synchronizes with the GPU before and after each evaluation.
 """
 
 from __future__ import annotations
@@ -16,36 +16,37 @@ from typing import Any
 from end_to_end import synchronize
 from machine import heading, publish, table
 from mecam.data.open import open_data
-from mecam.recipe import make
-from mecam.training import Progress, train
+from mecam.progress import Event
+from mecam.recipe import Recipe
+from mecam.training import loop, train
 from mecam.training.run import Run
 
 
 class Clock:
-    """Wraps evaluations, and takes the time of the first step."""
+    """Wrap evaluations, and measure the first step."""
 
     def __init__(self) -> None:
         self.begun = time.perf_counter()
         self.first = self.last = self.evaluating = 0.0
         self.evaluations = 0
-        evaluate = Run.evaluate
+        validate = loop.validate
 
         def timed(run: Run, step: int) -> dict[str, Any]:
             synchronize(run)
             start = time.perf_counter()
             if not self.first:
                 self.first = start
-            record = evaluate(run, step)
+            record = validate(run, step)
             self.last = time.perf_counter()
             self.evaluating += self.last - start
             self.evaluations += 1
             return record
 
-        Run.evaluate = timed  # type: ignore[method-assign]
+        loop.validate = timed
 
-    def watch(self, progress: Progress) -> None:
-        if progress.record is not None and progress.step % 1000 == 0:
-            print(f"step {progress.step}, {time.perf_counter() - self.begun:.0f} s", flush=True)
+    def watch(self, event: Event) -> None:
+        if event.record is not None and event.done % 1000 == 0:
+            print(f"step {event.done}, {time.perf_counter() - self.begun:.0f} s", flush=True)
 
 
 def main() -> None:
@@ -53,11 +54,11 @@ def main() -> None:
     values: dict[str, Any] = {"data": options.data, "target": options.target, "optimizer": options.optimizer}
     values |= {"backbone": options.backbone, "steps": options.steps, "pretrained": options.pretrained or None}
     values |= {"freeze_bn": options.freeze_bn or None}
-    recipe = make(values)
+    recipe = Recipe(**values)
     data = open_data(options.data)
     clock = Clock()
     with tempfile.TemporaryDirectory() as out:
-        folder = train(recipe, out, device=options.device, watch=clock.watch, data=data)
+        folder = train(recipe, out, device=options.device, progress=clock.watch, data=data)
         end = time.perf_counter()
         accuracy = folder.read_result()["target_accuracy"]
     training = clock.last - clock.first - clock.evaluating
@@ -89,7 +90,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--backbone", default="resnet8")
     parser.add_argument("--optimizer", default="mecam")
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--freeze-bn", action="store_true", help="also where the weights are not pretrained")
+    parser.add_argument("--freeze-bn", action="store_true", help="freeze batch norm also without pretrained weights")
     parser.add_argument("--pretrained", action="store_true")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path)

@@ -1,9 +1,9 @@
-"""How many images a second several runs on one GPU train on together, each in a process of its own.
+"""Measure the images per second of several runs on one GPU, one process per run.
 
     python benchmarks/several_runs.py --backbone resnet50 --optimizer mecam
 
-All processes warm up, wait for each other, and then take the same number of steps; the rate is all of their images over
-the time until the last is done.
+All processes warm up, wait for each other, and then take the same number of steps. The rate is the number of all images
+over the time until the last process ends.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from pathlib import Path
 
 from end_to_end import Noise, synchronize
 from machine import heading, publish, table
-from mecam.recipe import make
+from mecam.recipe import Recipe
 from mecam.training.machine import find_machine
 from mecam.training.run import Run
+from mecam.training.step import train_step
 
 WARM_UP = 6
 
@@ -37,12 +38,12 @@ def main() -> None:
         "batch norm frozen, images on the device",
         "repeats": f"{options.steps} steps each, once, after {WARM_UP} of warm-up",
     }
-    header = ["runs at once", "images/s of all", "to one run", "GiB a run"]
+    header = ["runs at once", "images/s of all", "to one run", "GiB per run"]
     publish([*heading("Several runs on one GPU", options.device, facts), *table(header, rows)], options.out)
 
 
 def together(count: int, options: argparse.Namespace) -> tuple[float, float]:
-    """Images a second of all, and the most memory that one took."""
+    """Return the images per second of all runs, and the peak memory of one."""
     context = multiprocessing.get_context("spawn")
     barrier, answers = context.Barrier(count + 1), context.SimpleQueue()
     processes = [context.Process(target=work, args=(barrier, answers, options)) for _ in range(count)]
@@ -67,20 +68,20 @@ def work(barrier: Barrier, answers: multiprocessing.SimpleQueue[float], options:
         "lr": 1e-6,
         "optimizer": options.optimizer,
     }
-    run = Run(make(values), find_machine(options.device), Noise(options.images, options.stored))
+    run = Run(Recipe(**values), find_machine(options.device), Noise(options.images, options.stored))
     for step in range(WARM_UP):
-        run.step(step)
+        train_step(run, step)
     synchronize(run)
     barrier.wait()
     for step in range(WARM_UP, WARM_UP + options.steps):
-        run.step(step)
+        train_step(run, step)
     synchronize(run)
     barrier.wait()
     answers.put(_memory(run))
 
 
 def _memory(run: Run) -> float:
-    """GiB that this process takes on the device, the library's own part apart."""
+    """Return the GiB that this process uses on the device, without the CUDA context."""
     import torch
 
     return torch.cuda.memory_reserved() / 2**30 if run.machine.device.type == "cuda" else 0.0

@@ -1,8 +1,8 @@
-"""A store of 200,000 small images, built and trained on for some minutes: does memory stay flat?
+"""Build a store of 200,000 small images, train on it for some minutes, and check that memory stays constant.
 
-Images are written, packed by `mecam data pack` and trained on by `mecam train`, each in a process of its own whose
-memory is read from /proc every few seconds: `anonymous` is the program's own, `files` the part of the store that is
-mapped, which the system takes back when it needs the room. Linux only.
+Images are written, packed by `mecam data pack` and trained on by `mecam train`, each in its own process. Its memory is
+read from /proc every few seconds: `anonymous` is the program's own, `files` the mapped part of the store, which the
+system can reclaim. Linux only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Sample = tuple[float, float, float]  # seconds, anonymous MB, MB of files
 
 
 def write_images(root: Path, count: int) -> None:
-    """So many PNGs in root/<domain>/<class>."""
+    """Write PNG files into root/<domain>/<class>."""
     random = np.random.default_rng(0)
     each = count // (DOMAINS * CLASSES)
     for domain in range(DOMAINS):
@@ -39,7 +39,7 @@ def write_images(root: Path, count: int) -> None:
 
 
 def watched(words: list[str], *, seconds: float | None, every: float) -> tuple[list[Sample], float]:
-    """Memory of the command over time, and how long it took; with `seconds`, it is stopped by SIGTERM after them."""
+    """Return the command's memory over time and its duration; after `seconds`, send SIGTERM."""
     start, samples = time.monotonic(), []
     process = subprocess.Popen([sys.executable, "-m", "mecam.cli", *words], stdout=subprocess.DEVNULL)
     while process.poll() is None:
@@ -66,7 +66,7 @@ def _memory(pid: int) -> tuple[float, float] | None:
 
 
 def slope(samples: list[Sample]) -> float:
-    """Megabytes a minute of the program's own memory, by least squares over the second half."""
+    """Return the growth of the program's own memory in MB per minute, by least squares over the second half."""
     half = samples[len(samples) // 2 :]
     return float(np.polyfit([seconds / 60 for seconds, _, _ in half], [own for _, own, _ in half], 1)[0])
 
@@ -80,8 +80,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=200_000)
     parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--every", type=float, default=2.0, help="seconds between two looks")
-    parser.add_argument("--most", type=float, default=1.0, help="MB a minute that still count as flat")
+    parser.add_argument("--every", type=float, default=2.0, help="seconds between samples")
+    parser.add_argument("--most", type=float, default=1.0, help="MB per minute that count as constant")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="mecam-soak-") as scratch:
@@ -103,9 +103,9 @@ def main() -> int:
     growth = slope(training)
     facts = {
         "images": f"{options.images:,} of {SIDE} x {SIDE}, a store of {size / 1e6:.0f} MB, packed in {packed:.0f} s",
-        "training": f"resnet8 by Adam, {DOMAINS} domains of 32 images a step, {options.minutes:g} minutes",
-        "own memory over the second half of training": f"{growth:+.2f} MB a minute",
-        "verdict": "flat" if abs(growth) <= options.most else "not flat",
+        "training": f"resnet8 by Adam, {DOMAINS} domains of 32 images per step, {options.minutes:g} minutes",
+        "own memory over the second half of training": f"{growth:+.2f} MB per minute",
+        "verdict": "constant" if abs(growth) <= options.most else "not constant",
     }
     found = [*rows("packing", packing), *rows("training", training)]
     publish(

@@ -1,16 +1,16 @@
-"""How long a step of each optimizer takes, in steps of plain Adam on the same network and batch.
+"""Measure a step of each optimizer, relative to a plain Adam step on the same network and batch.
 
     python benchmarks/step_time.py
     python benchmarks/step_time.py --device cuda --network resnet50 --size 224 --precision bf16 --channels-last
 
 Steps are interleaved: plain, A, plain, plain, B, plain, ... A's ratio in a round is its time over the mean of the plain
-steps just before and after it, so that a machine that slows down slows both; the table gives the median over the rounds
-and the quartiles. On a busy machine, --patience takes a measurement again if other programs were running, and
---clock cpu --threads 1 counts this program's processor time instead of the time that passes.
+steps before and after it, so a slower machine affects both. The table has the median over the rounds and the quartiles.
+On a busy machine, --patience repeats measurements that other programs disturbed, and --clock cpu --threads 1 measures
+this program's processor time instead of wall time.
 
-Every step is whole: clear the gradients, forward, backward, update. All optimizers work on one network, each with its
-own Adam below, and get it as model=, except that "mecam+mixstyle" has a copy of its own with MixStyle after layer1 and
-layer2. LookSAM, which takes two passes in one step of ten, is timed over ten steps, ThinMeCAM over three.
+Every step is complete: clear the gradients, forward, backward, update. All optimizers share one network, given as
+model=, each with its own Adam as base. "mecam+mixstyle" has its own copy with MixStyle after layer1 and layer2.
+LookSAM, which takes two passes in one of ten steps, is timed over ten steps, ThinMeCAM over three.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ OTHER_SAM = "pytorch_optimizer.SAM"
 STYLED = "mecam+mixstyle"
 METHODS = [name for name, entry in OPTIMIZERS.items() if entry.sharpness_aware is not None]
 NAMES = [*METHODS, STYLED, OTHER_SAM]
-PERIODS = {"looksam": "k", "thinmecam": "every"}  # the setting after how many steps it all begins again
+PERIODS = {"looksam": "k", "thinmecam": "every"}  # the setting with the period in steps
 LEARNING_RATE = 1e-6
 WARM_UP = 2
-QUIET = 0.03  # of the processors used by other programs counts as an idle machine
+QUIET = 0.03  # a share of the processors used by other programs up to which a machine counts as idle
 
 
 @dataclass(frozen=True)
 class Contender:
-    """Something to time: `steps` steps in a row make one sample."""
+    """A function to time; a sample is `steps` consecutive steps."""
 
     name: str
     passes: int
@@ -54,9 +54,9 @@ class Contender:
 
 @dataclass(frozen=True)
 class Measurement:
-    seconds: float  # of a step
-    ratio: float  # of that to a plain step
-    others: float  # share of the processors that other programs used meanwhile
+    seconds: float  # per step
+    ratio: float  # to a plain step
+    others: float  # share of the processors that other programs used
 
 
 Round = dict[str, Measurement]
@@ -65,7 +65,7 @@ Clock = Callable[[Contender], float]
 
 @dataclass(frozen=True)
 class Setting:
-    """The network and what a pass over it is."""
+    """The network and its forward and backward pass."""
 
     network: nn.Module
     images: Tensor
@@ -110,13 +110,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rounds = [{each.name: measure(plain, each, clock, deadline) for each in contenders} for _ in range(options.repeats)]
     facts = {
         "setting": describe(options),
-        "repeats": f"{options.repeats} rounds, {options.burst} steps a sample, after {WARM_UP} samples of warm-up",
+        "repeats": f"{options.repeats} rounds, {options.burst} steps per sample, after {WARM_UP} samples of warm-up",
         "load": describe_load([sample.others for taken in rounds for sample in taken.values()]),
     }
     publish(
         [
             *heading("Step time, in plain Adam steps", options.device, facts),
-            *table(["optimizer", "passes", "ratio", "quartiles", "ms a step"], rows(contenders, rounds)),
+            *table(["optimizer", "passes", "ratio", "quartiles", "ms per step"], rows(contenders, rounds)),
             *comparison(contenders, rounds),
             *(f"\nNot measured, since it cannot be imported here: {name}." for name in missing),
         ],
@@ -174,7 +174,7 @@ def make_other_sam(setting: Setting, options: argparse.Namespace) -> Contender:
 
 
 def measure(plain: Contender, contender: Contender, clock: Clock, deadline: float) -> Measurement:
-    """One measurement; again, until the deadline, if other programs were running."""
+    """Measure once; repeat until the deadline while other programs run."""
     while True:
         others = Others()
         before, taken, after = (clock(each) for each in (plain, contender, plain))
@@ -185,7 +185,7 @@ def measure(plain: Contender, contender: Contender, clock: Clock, deadline: floa
 
 
 def wall(contender: Contender) -> float:
-    """Seconds a step."""
+    """Return seconds per step."""
     start = time.perf_counter()
     for _ in range(contender.steps):
         contender.step()
@@ -193,7 +193,7 @@ def wall(contender: Contender) -> float:
 
 
 def cpu(contender: Contender) -> float:
-    """Seconds of processor time a step."""
+    """Return seconds of processor time per step."""
     start = time.process_time()
     for _ in range(contender.steps):
         contender.step()
@@ -201,7 +201,7 @@ def cpu(contender: Contender) -> float:
 
 
 def cuda(contender: Contender) -> float:
-    """Seconds a step on the device."""
+    """Return seconds per step on the device."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     begin.record()
@@ -264,25 +264,23 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--threads", type=int, default=2, help="threads on the CPU")
-    parser.add_argument("--clock", choices=list(CLOCKS), default="wall", help="on the CPU")
+    parser.add_argument("--clock", choices=list(CLOCKS), default="wall", help="clock on the CPU")
     parser.add_argument("--network", choices=[n for n in models.__all__ if n.startswith("resnet")], default="resnet18")
     parser.add_argument("--small-input", action="store_true", help="a 3x3 stem without pooling")
-    parser.add_argument("--size", type=int, default=32, help="pixels of an image's side")
+    parser.add_argument("--size", type=int, default=32, help="image side in pixels")
     parser.add_argument("--batch", type=int, default=96)
     parser.add_argument("--precision", choices=["float32", "bf16"], default="float32")
     parser.add_argument("--channels-last", action="store_true")
     parser.add_argument("--frozen-bn", action="store_true")
     parser.add_argument("--compile", action="store_true", help="torch.compile the network")
-    parser.add_argument("--fused", action="store_true", help="fused Adam, for the plain step and below the others")
-    parser.add_argument("--nonfinite", choices=["raise", "skip", "ignore"], default="raise", help="as the optimizers'")
-    parser.add_argument("--hooks", action="store_true", help="do not give the optimizers model=")
+    parser.add_argument("--fused", action="store_true", help="fused Adam, for the plain step and as base")
+    parser.add_argument("--nonfinite", choices=["raise", "skip", "ignore"], default="raise", help="optimizer option")
+    parser.add_argument("--hooks", action="store_true", help="do not pass model= to the optimizers")
     parser.add_argument("--repeats", type=int, default=40, help="rounds; at least 2")
-    parser.add_argument(
-        "--patience", type=float, default=0, help="seconds, in all, to repeat what was measured on a busy machine"
-    )
-    parser.add_argument("--burst", type=int, help="steps a sample; 1 on the CPU and 5 on cuda unless given")
-    parser.add_argument("--optimizers", type=names, default=NAMES, help=f"some of {','.join(NAMES)}")
-    parser.add_argument("--out", type=Path, help="write the results there too")
+    parser.add_argument("--patience", type=float, default=0, help="total seconds to repeat disturbed measurements")
+    parser.add_argument("--burst", type=int, help="steps per sample (default: 1 on the CPU, 5 on cuda)")
+    parser.add_argument("--optimizers", type=names, default=NAMES, help=f"a subset of {','.join(NAMES)}")
+    parser.add_argument("--out", type=Path, help="also write the results to this file")
     options = parser.parse_args(arguments)
     options.burst = options.burst or (1 if options.device == "cpu" else 5)
     return options

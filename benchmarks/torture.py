@@ -1,8 +1,8 @@
-"""What the project promises of kills and crowds, tried at length: `make torture`.
+"""Test kills, failing disks and concurrent processes at length: `make torture`.
 
-Real `mecam train` and `mecam bench` processes are killed at random moments and at chosen system calls, and run into
-file systems that fail; eight processes at once want the same runs and the same store. Counts are printed as Markdown;
-the exit code is 1 if anything was lost, doubled or wrong. Damaged files are torture_damage.py's.
+Real `mecam train` and `mecam bench` processes are killed at random moments and at chosen system calls, and meet failing
+file systems. Eight processes at once compete for the same runs and the same store. The script prints counts as
+Markdown; the exit code is 1 if anything was lost, duplicated or wrong. For damaged files see torture_damage.py.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ BENCH = (
     *("bench", "--target", "art,photo", "--optimizer", "adam,mecam", "--seeds", "0", "--workers", "2"),
     *("--steps", "30", *SET),
 )
-BLOWS = 5  # in one history
-# where faults strike: a part of the path, and how many calls there may be
+BLOWS = 5  # per history
+# where faults are injected: a part of the path, and the number of calls to choose from
 PLACES = {
     "checkpoint/": 60,
-    "checkpoint/manifest.json": 8,  # the move that makes a checkpoint valid
-    "/.mecam-": 12,  # files that are being written, before they are moved into their place
+    "checkpoint/manifest.json": 8,  # its rename makes a checkpoint valid
+    "/.mecam-": 12,  # files before they are renamed
     "records.jsonl": 20,
     "model.safetensors": 1,
     "done.json": 1,
@@ -42,7 +42,7 @@ PLACES = {
 
 
 def blow(draw: random.Random) -> Blow:
-    """A signal at a random moment half of the time; else a kill or an error somewhere in writing."""
+    """Draw a signal at a random moment, or with equal probability a kill or an error during a write."""
     if draw.random() < 0.5:
         how = draw.choice(("SIGKILL", "SIGKILL", "SIGTERM", "SIGINT"))
         return Blow(how, draw.random(), alone=how == "SIGKILL" and draw.random() < 0.3)
@@ -53,7 +53,7 @@ def blow(draw: random.Random) -> Blow:
 
 
 def kills(root: Path, words: tuple[str, ...], blows: int, draw: random.Random) -> Tally:
-    """Histories until so many blows have landed."""
+    """Run histories until the given number of faults has occurred."""
     whole, tally = undisturbed(words, root / "whole"), Tally()
     while sum(tally.landed.values()) < blows:
         number = tally.histories
@@ -66,7 +66,7 @@ def kills(root: Path, words: tuple[str, ...], blows: int, draw: random.Random) -
 
 
 def crowds(root: Path, rounds: int) -> list[dict[str, dict[str, int]]]:
-    """Eight processes at once, two of them killed, again and again."""
+    """Run eight processes at once and kill two of them, repeatedly."""
     found = []
     for number in range(rounds):
         command = [sys.executable, "-m", "tests.reliability.several", str(root / str(number)), "2"]
@@ -88,9 +88,7 @@ def rows_of_kills(name: str, tally: Tally) -> list[list[str]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--blows", type=int, default=60, help="that land, on mecam train; a third of them on mecam bench"
-    )
+    parser.add_argument("--blows", type=int, default=60, help="faults in mecam train; a third as many in mecam bench")
     parser.add_argument("--crowds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
@@ -112,11 +110,11 @@ def main() -> int:
     lines = heading("Torture", "cpu", {"seed": str(options.seed), "minutes": f"{(time.monotonic() - start) / 60:.0f}"})
     lines += [
         "",
-        f"Kills and failures: {sum(total.landed.values())} blows landed in {total.histories} histories of "
+        f"Kills and failures: {sum(total.landed.values())} faults occurred in {total.histories} histories of "
         f"{total.starts} starts. After each history, weights, records, predictions, done.json and the table were "
         f"compared with the undisturbed run's, byte by byte: {len(total.lost)} lost, {len(total.doubled)} doubled, "
         f"{len(total.wrong)} otherwise wrong.",
-        *table(["blow", "landed", "missed"], [row for n, t in tallies.items() for row in rows_of_kills(n, t)]),
+        *table(["fault", "occurred", "missed"], [row for n, t in tallies.items() for row in rows_of_kills(n, t)]),
         "",
         f"Crowds: {len(crowded)} times eight processes on one folder of three runs, and eight on one store, with "
         "`flock` that does nothing and two processes killed at work.",

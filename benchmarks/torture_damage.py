@@ -1,7 +1,7 @@
-"""Files of runs and stores, damaged one at a time: is the answer an error that names the file, or correct?
+"""Damage files of runs and stores one at a time, and check that the answer is correct or an error that names the file.
 
-Truncated, emptied, single bits and stretches changed, swapped with another run's, removed. Counts are printed as
-Markdown; the exit code is 1 if any answer was another one.
+Files are truncated, emptied, changed in single bits or ranges, swapped with another run's, or removed. The script
+prints counts as Markdown; the exit code is 1 if any other answer occurred.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def main() -> int:
     lines = [
         *heading("Damage", "cpu", facts),
         "",
-        "An error names the file; correct is what the undamaged folder says, and where a run or a store goes on to its "
-        "end, all of its bytes.",
+        "An error names the file. A correct answer equals that of the undamaged folder; for a resumed run or store, "
+        "all bytes are equal.",
         *table(["way", "mutations"], [[way, str(count)] for way, count in sorted(found.ways.items())]),
         *table(["file", "mutations"], [[file, str(count)] for file, count in sorted(found.files.items())]),
         *(f"- wrong: {word}" for word in found.wrong),

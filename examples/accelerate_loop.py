@@ -1,7 +1,8 @@
-"""MeCAM under Accelerate: python examples/accelerate_loop.py [steps], or accelerate launch examples/accelerate_loop.py.
+"""Train with MeCAM under Accelerate. Run: python examples/accelerate_loop.py [steps].
 
-`prepare` takes the optimizer as it is; `accelerator.backward` stands in the closure. Three styles of the embedded set
-are trained on, the fourth is tested on. Needs the package accelerate.
+`accelerate launch examples/accelerate_loop.py` also works. `prepare` takes the optimizer unchanged; the closure calls
+`accelerator.backward`. The program trains on three styles of the embedded set and tests on the fourth. It needs the
+package accelerate.
 """
 
 import sys
@@ -54,8 +55,8 @@ def main(steps: int = 200) -> float:
     network.eval()
     with torch.no_grad():
         pairs = [accelerator.gather_for_metrics((network(images).argmax(1), labels)) for images, labels in unseen]
-    right = torch.cat([found == wanted for found, wanted in pairs])
-    accuracy = right.float().mean().item()
+    correct = torch.cat([predicted == labels for predicted, labels in pairs])
+    accuracy = correct.float().mean().item()
     accelerator.print(f"accuracy on {UNSEEN}, which was not trained on: {100 * accuracy:.1f} %")
     return accuracy
 

@@ -1,7 +1,7 @@
-"""A domain-generalization method of one's own, compared with ERM: python examples/custom_method.py [steps].
+"""Write a domain-generalization method and compare it with ERM. Run: python examples/custom_method.py [steps].
 
-The method below is Tilt: the log of the mean exponential of the domains' losses, which lies between their mean (small
-t) and the worst of them (large t). `register` makes it known by name in this process, to recipes and to load_model.
+Tilt minimizes the log of the mean exponential of the domains' losses. It lies between their mean (small t) and their
+maximum (large t). `register` makes it available by name in this process, to recipes and to load_model.
 """
 
 import math
@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import mecam
+from mecam.hyperparameters import Hyperparameter
 from mecam.methods import Batch, Method, register
-from mecam.optim.hyperparameters import Hyperparameter
-from mecam.recipe import make
+from mecam.recipe import Recipe
 
 
 @register
@@ -27,7 +27,7 @@ class Tilt(Method):
     name = "tilt"
     sources = 2  # it compares domains
     compares = True
-    hyperparameters: Mapping[str, Hyperparameter] = {"t": Hyperparameter("how much worse domains count more", low=0.01)}
+    hyperparameters: Mapping[str, Hyperparameter] = {"t": Hyperparameter("weight of the largest losses", low=0.01)}
 
     def __init__(self, t: float = 1.0) -> None:
         self.t = t
@@ -40,21 +40,13 @@ class Tilt(Method):
 
 
 def main(steps: int = 200) -> dict[str, float]:
-    found = {}
+    accuracies = {}
     with tempfile.TemporaryDirectory() as out:
         for method, settings in (("erm", {}), ("tilt", {"t": 2.0})):
-            recipe = make(
-                {
-                    "method": method,
-                    "method_settings": settings,
-                    "optimizer": "mecam",  # any method, any optimizer
-                    "target": "sketch",
-                    "steps": steps,
-                }
-            )
-            found[method] = mecam.train(recipe, out).read_result()["target_accuracy"]
-            print(f"{method}: {100 * found[method]:.1f} % on sketch, which was not trained on (one seed)")
-    return found
+            recipe = Recipe(method=method, method_settings=settings, optimizer="mecam", target="sketch", steps=steps)
+            accuracies[method] = mecam.train(recipe, out).read_result()["target_accuracy"]
+            print(f"{method}: {100 * accuracies[method]:.1f} % on sketch, which was not trained on (one seed)")
+    return accuracies
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A virtual domain of one's own for MeCAM: python examples/custom_virtual_domain.py [steps].
+"""Write a virtual domain for MeCAM. Run: python examples/custom_virtual_domain.py [steps].
 
-MeCAM takes any object whose `active()` is a context manager: while it is on, the model sees the batch as a domain that
-nobody has recorded would show it. Here that is another light: every image gets its own gain for each colour channel.
+A virtual domain is any object whose `active()` is a context manager. While it is active, the model sees a changed
+batch. Here the light changes: every image gets a random gain per color channel.
 """
 
 import sys
@@ -21,7 +21,7 @@ UNSEEN = "sketch"
 
 
 class OtherLight:
-    """Gains exp(strength N(0, 1)), one an image and channel, on what goes into the model while it is on."""
+    """Multiply the model's input by gains exp(strength N(0, 1)), one per image and channel, while active."""
 
     def __init__(self, model: nn.Module, strength: float = 0.5) -> None:
         self.strength, self.on = strength, False
@@ -44,7 +44,7 @@ class OtherLight:
 
 
 def train(name: str, network: Any, data: Any, steps: int) -> float:
-    """The accuracy on the unseen domain after training on the others."""
+    """Return the accuracy on the target domain after training on the others."""
     light = OtherLight(network) if name == "another light" else None
     optimizer = MeCAM(network.parameters(), torch.optim.Adam, lr=3e-3, virtual_domain=light, model=network)
     sources = [index for index, domain in enumerate(data.domains) if domain != UNSEEN]
@@ -64,8 +64,8 @@ def train(name: str, network: Any, data: Any, steps: int) -> float:
     unseen = data.domains.index(UNSEEN)
     labels = torch.from_numpy(data.labels(unseen))
     with torch.no_grad():
-        found = network(data.images(unseen, range(len(labels))) / 255).argmax(1)
-    return (found == labels).float().mean().item()
+        predicted = network(data.images(unseen, range(len(labels))) / 255).argmax(1)
+    return (predicted == labels).float().mean().item()
 
 
 def main(steps: int = 200) -> dict[str, float]:

@@ -1,7 +1,7 @@
-"""MeCAM under Lightning, which hands the optimizer its closure: python examples/lightning_module.py [steps].
+"""Train with MeCAM under Lightning. Run: python examples/lightning_module.py [steps].
 
-Three styles of the embedded set are trained on, the fourth is tested on. Nothing in the module is about the number of
-passes but the line that logs. Needs 'mecam[lightning]'.
+Lightning passes its closure to the optimizer. Only the line that logs depends on the number of passes. The program
+trains on three styles of the embedded set and tests on the fourth. It needs 'mecam[lightning]'.
 """
 
 import sys
@@ -60,8 +60,8 @@ def main(steps: int = 200) -> float:
     )
     module = Classifier(len(data.classes))
     trainer.fit(module, sources)
-    (found,) = trainer.test(module, unseen)
-    return found["accuracy on the unseen domain"]
+    (metrics,) = trainer.test(module, unseen)
+    return metrics["accuracy on the unseen domain"]
 
 
 if __name__ == "__main__":

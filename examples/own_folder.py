@@ -1,7 +1,7 @@
-"""From a folder of images to a model in use: python examples/own_folder.py [steps] [folder].
+"""Train on a folder of images and predict with the model. Run: python examples/own_folder.py [steps] [folder].
 
-The folder is root/<domain>/<class>/<image>. Without one, the embedded set is written out as PNG files first, so that
-the program runs anywhere. The same by command:
+The layout is root/<domain>/<class>/<image>. Without a folder, the program writes the embedded set as PNG files first.
+On the command line:
 
     mecam train --data root --optimizer mecam --out model
     mecam predict model root/sketch
@@ -15,14 +15,14 @@ from PIL import Image
 
 import mecam
 from mecam.data.shapes import shapes
-from mecam.recipe import make
+from mecam.recipe import Recipe
 from mecam.serving import find_images, load_model
 
 SETTINGS = {"optimizer": "mecam", "backbone": "resnet8", "image_size": 32, "lr": 3e-3, "evaluate_every": 50}
 
 
 def write_pictures(root: Path, per_class: int = 20) -> Path:
-    """The embedded set as files."""
+    """Write the embedded set as PNG files."""
     data = shapes(per_class=per_class)
     for domain, name in enumerate(data.domains):
         for index, pixels in enumerate(data.images(domain, range(7 * per_class))):
@@ -38,18 +38,19 @@ def main(steps: int = 200, folder: str | None = None) -> None:
         work = Path(scratch)
         root = write_pictures(work / "pictures") if folder is None else Path(folder)
 
-        # how well would it do in a place it has never seen? Leave one of yours out
+        # estimate the accuracy on a new domain: leave one out
         domains = sorted(place.name for place in root.iterdir() if place.is_dir())
         held_out = domains[-1]
-        recipe = make({**SETTINGS, "data": str(root), "target": held_out, "steps": steps})
+        recipe = Recipe(**{**SETTINGS, "data": str(root), "target": held_out, "steps": steps})
         run = mecam.train(recipe, work / "left-one-out")
         print(f"trained without {held_out}; accuracy there: {100 * run.read_result()['target_accuracy']:.1f} %")
 
-        # the model for the next place: every domain is a source
-        run = mecam.train(make({**SETTINGS, "data": str(root), "steps": steps}), work / "model")
+        # train the model for a new domain: every domain is a source
+        run = mecam.train(Recipe(**{**SETTINGS, "data": str(root), "steps": steps}), work / "model")
         model = load_model(run.path)
-        for found in model.predictions(find_images([root / held_out])[:5]):
-            print(f"{found.image.relative_to(root)}: {found.label} ({found.probability:.2f})")
+        for prediction in model.predictions(find_images([root / held_out])[:5]):
+            image = prediction.image.relative_to(root)
+            print(f"{image}: {prediction.label} ({prediction.probability:.2f})")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Adam, SAM and MeCAM on a toy problem with a domain nobody trains on: python examples/plain_loop.py [steps].
+"""Use Adam, SAM and MeCAM in a plain loop on a toy problem. Run: python examples/plain_loop.py [steps].
 
-Three source domains show the same four blobs under different colour casts; the fourth cast is never trained on. This
-shows the optimizers at work; it is no benchmark.
+Three source domains show the same four blobs under different color casts. The fourth cast is the target domain. This
+is an example of the interface, not a benchmark.
 """
 
 import sys
@@ -18,24 +18,24 @@ SEEDS = (0, 1, 2)
 
 
 def domain(cast: tuple[float, ...], count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Images of a bright blob in one of four corners, under a colour cast, with noise."""
+    """Return images of a bright blob in one of four corners, with a color cast and noise."""
     labels = torch.randint(0, 4, (count,), generator=generator)
     rows, columns = torch.meshgrid(torch.arange(16), torch.arange(16), indexing="ij")
     jitter = torch.randn(count, 2, 1, 1, generator=generator)
     y, x = 4 + 8 * (labels // 2).view(-1, 1, 1) + jitter[:, 0], 4 + 8 * (labels % 2).view(-1, 1, 1) + jitter[:, 1]
     blob = torch.exp(-((rows - y) ** 2 + (columns - x) ** 2) / 8)
-    colour = torch.tensor(cast).view(1, 3, 1, 1)
+    color = torch.tensor(cast).view(1, 3, 1, 1)
     noise = 0.6 * torch.randn(count, 3, 16, 16, generator=generator)
-    return blob.unsqueeze(1) * colour + noise * (1.5 - colour), labels
+    return blob.unsqueeze(1) * color + noise * (1.5 - color), labels
 
 
 def train(name: str, seed: int, steps: int) -> float:
-    """Train on three casts; the accuracy on the fourth, in percent."""
+    """Train on three casts and return the accuracy on the fourth, in percent."""
     generator = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
     model.append(nn.Linear(16 * 7 * 7, 4))
-    settings = {} if name == "adam" else {"model": model}  # batch norm then changes once a step
+    settings = {} if name == "adam" else {"model": model}  # batch norm then changes once per step
     if name == "mecam":
         settings["virtual_domain"] = MixStyle().attach(model, ["0"])
     optimizer = create(name, model.parameters(), lr=1e-3, **settings)

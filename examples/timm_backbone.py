@@ -1,12 +1,13 @@
-"""A model of timm under MeCAM, in a loop of your own: python examples/timm_backbone.py [steps] [model].
+"""Train a timm model with MeCAM in your own loop. Run: python examples/timm_backbone.py [steps] [model].
 
-`create` takes the classifier off and says which layers a virtual domain should act on, at the ends of three
-resolutions. Needs 'mecam[timm]'. The same by command:
+`create` replaces the classifier and lists, in `stages`, the layers at which a virtual domain acts: the ends of three
+resolutions. The program needs 'mecam[timm]'. On the command line:
 
-    mecam train --backbone timm/resnet10t --no-pretrained --set image_size=64 --optimizer mecam
+    mecam train --backbone timm/resnet10t --no-pretrained --image-size 64 --optimizer mecam
 """
 
 import sys
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ def main(steps: int = 100, model: str = "resnet10t") -> float:
     style = MixStyle().attach(network, network.stages)
     print(f"timm/{model}: {network.num_features} features, MixStyle after {', '.join(network.stages)}")
     optimizer = MeCAM(network.parameters(), torch.optim.Adam, lr=1e-3, virtual_domain=style, model=network)
-    look = {"mean": network.normalization.mean, "std": network.normalization.std}
+    preprocessing = replace(network.preprocessing, size=SIZE)
     sources = [index for index, domain in enumerate(data.domains) if domain != UNSEEN]
 
     for _ in range(steps):
@@ -37,7 +38,7 @@ def main(steps: int = 100, model: str = "resnet10t") -> float:
             chosen = torch.randint(len(data.labels(domain)), (16,)).numpy()
             images.append(data.images(domain, chosen))
             labels.append(torch.from_numpy(data.labels(domain)[chosen]))
-        x, y = evaluate_transform(torch.cat(images), SIZE, **look), torch.cat(labels)
+        x, y = evaluate_transform(torch.cat(images), preprocessing), torch.cat(labels)
 
         def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
             optimizer.zero_grad()
@@ -50,7 +51,7 @@ def main(steps: int = 100, model: str = "resnet10t") -> float:
     network.eval()
     unseen = data.domains.index(UNSEEN)
     labels = torch.from_numpy(data.labels(unseen))
-    x = evaluate_transform(data.images(unseen, range(len(labels))), SIZE, **look)
+    x = evaluate_transform(data.images(unseen, range(len(labels))), preprocessing)
     with torch.no_grad():
         accuracy = (network(x).argmax(1) == labels).float().mean().item()
     print(f"accuracy on {UNSEEN}, which was not trained on: {100 * accuracy:.1f} %")

@@ -6,6 +6,7 @@ import secrets
 import signal
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 
 import pytest
 import torch
@@ -20,6 +21,24 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts backg
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the marks `works_with` into JUnit's file, from which benchmarks/works_with.py writes a page."""
+    for item in items:
+        for mark in item.iter_markers("works_with"):
+            framework, tried = mark.args
+            versions = ", ".join(f"{name} {version(name)}" for name in mark.kwargs["packages"])
+            item.user_properties += [("framework", framework), ("tried", tried), ("versions", versions)]
+
+
+@pytest.fixture
+def own_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the parts that a test registers."""
+    from mecam.benchmark.settings import REGISTRIES, registry
+
+    for part in REGISTRIES:
+        monkeypatch.setattr(registry(part), "_items", dict(registry(part)))
 
 
 @pytest.fixture(autouse=True)

@@ -207,7 +207,7 @@ def test_an_interrupted_pack_says_so_in_one_line(tmp_path: Path) -> None:
         (["--set", "stps=3"], "no entry 'stps'; did you mean steps"),
         (["--set", "lr"], "'lr' is not of the form name=value"),
         (["--set", "steps.more=3"], "steps is a value, not a table"),
-        (["--backbone", "resnet9"], "resnet18? Models of timm are called timm/<name>"),
+        (["--backbone", "resnet9"], "models of timm are called timm/<name>"),
         (["--set", "lr=inf"], "lr=inf is not allowed; it must be at least 0, and finite"),
         (["--set", "lr=nan"], "lr=nan is not allowed; it must be at least 0, and finite"),
         (["--set", "optimizer_settings.lr=inf"], "adam: lr=inf is not allowed; it must be a number in [0, inf)"),

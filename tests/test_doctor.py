@@ -68,4 +68,4 @@ def test_every_extra_has_a_line() -> None:
     import tomllib
 
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert set(doctor.OPTIONAL) == set(project["optional-dependencies"]) - {"all"}
+    assert set(doctor.OPTIONAL) == set(project["optional-dependencies"]) - {"all", "cli"}

@@ -5,7 +5,7 @@ import re
 from mecam.listing import lines
 from mecam.optim import OPTIMIZERS
 from mecam.profiles import V1
-from mecam.recipe import make
+from mecam.recipe import Recipe
 
 
 def blocks(kind: str) -> dict[str, list[str]]:
@@ -23,7 +23,7 @@ def blocks(kind: str) -> dict[str, list[str]]:
 def test_an_optimizer_is_listed_with_the_rates_of_its_runs() -> None:
     listed = blocks("optimizers")
     for name in OPTIMIZERS:
-        shapes, other = make({"optimizer": name}), make({"optimizer": name, "data": "PACS"})
+        shapes, other = Recipe(optimizer=name), Recipe(optimizer=name, data="PACS")
         assert f"lr = {shapes.lr:g} ({other.lr:g} for other data): learning rate" in listed[name]
         assert sum(line.startswith(("lr =", "weight_decay =")) for line in listed[name]) == 2
     assert "lr = 0.009 (0.00015 for other data): learning rate" in listed["yogi"]

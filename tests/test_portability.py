@@ -15,8 +15,9 @@ DELICATE = (
     "tests/virtual/test_efdmix.py",
     "tests/models/test_folding.py",
     "tests/data/test_augment.py",
-    *(f"tests/analysis/test_{name}.py" for name in ("convergence", "curvature", "spectrum", "theory")),
-    *(f"tests/optim/test_{name}.py" for name in ("curvemecam", "innermecam", "mecam", "methods", "vector")),
+    "tests/examples/test_paper_theory.py",
+    *(f"tests/analysis/test_{name}.py" for name in ("curvature", "spectrum")),
+    *(f"tests/optim/test_{name}.py" for name in ("mecam", "methods", "vector")),
 )
 SLOW = "tests/methods/test_every_method.py"
 SETTINGS = {

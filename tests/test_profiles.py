@@ -8,7 +8,7 @@ import pytest
 
 from mecam.optim import OPTIMIZERS
 from mecam.profiles import LR_RATIOS, OPTIMIZER_SETTINGS, V1, data_set
-from mecam.recipe import RecipeError, make
+from mecam.recipe import Recipe, RecipeError
 
 SETS = ("PACS", "VLCS", "OfficeHome", "TerraIncognita", "DomainNet")
 PLAIN = ("adam", "adamw", "sgd", "yogi", "adabelief", "adahessian")
@@ -20,7 +20,7 @@ def rows(file: str) -> list[dict[str, str]]:
 
 
 def paper(data: str, **parts: Any) -> Any:
-    return make({"data": data, "profile": "paper", **parts})
+    return Recipe(**{"data": data, "profile": "paper", **parts})
 
 
 @pytest.mark.parametrize("row", rows("hyperparameters.csv"), ids=lambda row: row["dataset"])
@@ -69,27 +69,27 @@ def test_a_combination_with_mecam_has_mecams_settings() -> None:
     ("data", "steps", "evaluate_every"), [("shapes", 5000, 300), ("lab/scans", 5000, 300), ("DomainNet", 15000, 1000)]
 )
 def test_domainbed_is_for_any_data(data: str, steps: int, evaluate_every: int) -> None:
-    recipe = make({"data": data, "profile": "domainbed", "method": "irm"})
+    recipe = Recipe(data=data, profile="domainbed", method="irm")
     assert (recipe.lr, recipe.weight_decay, recipe.dropout) == (5e-5, 0.0, 0.0)
     assert (recipe.steps, recipe.evaluate_every, recipe.batch) == (steps, evaluate_every, 32)
     assert (recipe.backbone, recipe.freeze_bn, recipe.image_size) == (V1, True, 224)
     assert recipe.method_settings == {}
-    assert make({"data": data, "profile": "domainbed", "optimizer": "sgd"}).lr == 1e-3
-    assert make({"data": data, "profile": "domainbed", "method": "arm"}).batch == 8
+    assert Recipe(data=data, profile="domainbed", optimizer="sgd").lr == 1e-3
+    assert Recipe(data=data, profile="domainbed", method="arm").batch == 8
 
 
 def test_fish_is_plain_sgd() -> None:
-    fish = make({"data": "PACS", "profile": "domainbed", "method": "fish"})
+    fish = Recipe(data="PACS", profile="domainbed", method="fish")
     assert (fish.optimizer, fish.lr, fish.weight_decay) == ("sgd", 0.5, 0.0)
     assert fish.optimizer_settings["momentum"] == 0.0
-    assert make({"data": "PACS", "profile": "domainbed", "method": "fish", "optimizer": "mecam"}).lr == 5e-5
+    assert Recipe(data="PACS", profile="domainbed", method="fish", optimizer="mecam").lr == 5e-5
 
 
 @pytest.mark.parametrize(
     ("profile", "data", "lr"), [("paper", "PACS", 3e-5), ("paper", "VLCS", 1e-5), ("domainbed", "VLCS", 5e-5)]
 )
 def test_the_inner_adam_of_fish_takes_the_profiles_learning_rate(profile: str, data: str, lr: float) -> None:
-    fish = make({"data": data, "profile": profile, "method": "fish"})
+    fish = Recipe(data=data, profile=profile, method="fish")
     assert (fish.lr, fish.method_settings["inner_lr"]) == (0.5, lr)
 
 
@@ -110,7 +110,7 @@ def test_another_backbone_brings_its_own_weights_and_size() -> None:
 
 def test_a_profile_is_not_a_part_of_the_run() -> None:
     by_name = paper("PACS", optimizer="mecam", target="photo")
-    by_hand = make({name: value for name, value in by_name.to_dict().items() if value is not None})
+    by_hand = Recipe(**{name: value for name, value in by_name.to_dict().items() if value is not None})
     assert by_hand.run_id == by_name.run_id
     assert "profile" not in by_name.to_dict()
 
@@ -144,7 +144,7 @@ def test_data_is_recognised_by_its_name(data: str, found: str | None) -> None:
 )
 def test_what_a_profile_cannot_do_is_refused(values: dict[str, Any], said: str) -> None:
     with pytest.raises(RecipeError, match=said):
-        make(values)
+        Recipe(**values)
 
 
 def test_the_defaults_kept_for_tables_are_those_of_the_optimizers() -> None:

@@ -1,21 +1,24 @@
 """Recipes: what follows from what, which words are refused, and what makes two runs the same run."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mecam.recipe import PROTOCOL, SHAPES, Recipe, RecipeError, assign, make, read
+from mecam.recipe import PROTOCOL, SHAPES, Recipe, RecipeError, assign, read, recipe_of
+from mecam.runs import RunError
 
 
 def test_what_is_left_out_follows_from_the_data_and_the_optimizer() -> None:
-    assert make({}).to_dict().items() >= SHAPES.items()
-    assert make({"data": "photos"}).to_dict().items() >= {**PROTOCOL, "image_size": 224}.items()
-    assert make({"data": "photos", "steps": 7}).steps == 7
-    assert make({"optimizer": "sgd"}).lr == 20 * SHAPES["lr"]
-    assert make({"optimizer": "sam", "base": "sgd"}).lr == 20 * SHAPES["lr"]
-    assert make({"optimizer": "sgd", "lr": 0.5}).lr == 0.5
-    assert make({}) == Recipe()
+    assert Recipe().to_dict().items() >= SHAPES.items()
+    assert Recipe(data="photos").to_dict().items() >= {**PROTOCOL, "image_size": 224}.items()
+    assert Recipe(data="photos", steps=7).steps == 7
+    assert Recipe(optimizer="sgd").lr == 20 * SHAPES["lr"]
+    assert Recipe(optimizer="sam", base="sgd").lr == 20 * SHAPES["lr"]
+    assert Recipe(optimizer="sgd", lr=0.5).lr == 0.5
+    assert Recipe() == Recipe()
 
 
 @pytest.mark.parametrize(
@@ -33,12 +36,12 @@ def test_what_is_left_out_follows_from_the_data_and_the_optimizer() -> None:
         ({"steps": -1}, "steps=-1 is not allowed; it must be at least 0"),
         ({"lr": float("nan")}, "lr=nan is not allowed"),
         ({"holdout": 1.0}, r"holdout=1.0 is not allowed; it must be in \[0, 1\)"),
-        ({"selection": "oracle"}, "oracle looks at the target, and there is none"),
+        ({"selection": "oracle"}, "oracle looks at the target; give a target"),
     ],
 )
 def test_what_cannot_be_run_is_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        make(values)
+        Recipe(**values)
 
 
 @pytest.mark.parametrize(
@@ -59,9 +62,9 @@ def test_what_cannot_be_run_is_refused(values: dict[str, Any], message: str) -> 
     ],
 )
 def test_a_folder_is_spelled_in_one_way(spelling: str, canonical: str) -> None:
-    recipe = make({"data": spelling})
+    recipe = Recipe(data=spelling)
     assert recipe.data == canonical
-    assert recipe.run_id == make({"data": canonical}).run_id
+    assert recipe.run_id == Recipe(data=canonical).run_id
     assert (recipe.backbone == SHAPES["backbone"]) == (spelling == "shapes")
 
 
@@ -69,13 +72,13 @@ def test_a_path_that_goes_back_through_a_link_is_not_shortened(tmp_path: Path, m
     (tmp_path / "far" / "away").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "far" / "away")
     monkeypatch.chdir(tmp_path)
-    assert make({"data": "link/../clean"}).data == "link/../clean"  # far/clean
-    assert make({"data": "link/"}).data == "link"
+    assert Recipe(data="link/../clean").data == "link/../clean"  # far/clean
+    assert Recipe(data="link/").data == "link"
 
 
 def test_plain_names_keep_the_run_ids_they_had() -> None:
-    assert make({}).run_id == "shapes-all-erm-adam-none-seed0-44136fa355"
-    assert make({"data": "data/clean", "target": "home"}).run_id == "clean-home-erm-adam-none-seed0-8b89401f69"
+    assert Recipe().run_id == "shapes-all-erm-adam-none-seed0-44136fa355"
+    assert Recipe(data="data/clean", target="home").run_id == "clean-home-erm-adam-none-seed0-8b89401f69"
 
 
 def test_assignments_are_toml_values_or_text() -> None:
@@ -107,19 +110,51 @@ def test_a_file_that_is_no_recipe(tmp_path: Path) -> None:
 
 
 def test_the_name_of_a_run_says_what_it_is_and_depends_on_everything() -> None:
-    recipe = make({"data": "/my data/scans", "target": "site 2", "optimizer": "mecam", "seed": 3})
+    recipe = Recipe(data="/my data/scans", target="site 2", optimizer="mecam", seed=3)
     assert recipe.run_id.startswith("scans-site-2-erm-mecam-none-seed3-")
     changed = [recipe]
     for name, value in recipe.to_dict().items():
         other = {"str": "x", "int": 9, "float": 0.5, "bool": value is not True, "dict": {"x": 1}, "NoneType": "x"}
         new = {"selection": "last", "precision": "fp32", "nonfinite": "skip", "freeze_bn": True, "pretrained": True}
         new |= {"lr_schedule": "cosine", "rho_schedule": "cosine"}
-        changed.append(make({**recipe.to_dict(), name: new.get(name, other[type(value).__name__])}))
+        changed.append(Recipe(**{**recipe.to_dict(), name: new.get(name, other[type(value).__name__])}))
     assert len({one.run_id for one in changed}) == len(changed)
 
 
 def test_penalties_that_a_network_from_scratch_cannot_learn_under_are_milder_on_the_embedded_set() -> None:
-    assert make({"method": "irm"}).method_settings == {"lam": 1.0}
-    assert make({"method": "irm", "data": "PACS"}).method_settings == {}
-    assert make({"method": "fishr", "method_settings": {"ema": 0.9}}).method_settings == {"lam": 100.0, "ema": 0.9}
-    assert make({"method": "irm", "method_settings": {"lam": 100.0}}).method_settings == {"lam": 100.0}
+    assert Recipe(method="irm").method_settings == {"lam": 1.0}
+    assert Recipe(method="irm", data="PACS").method_settings == {}
+    assert Recipe(method="fishr", method_settings={"ema": 0.9}).method_settings == {"lam": 100.0, "ema": 0.9}
+    assert Recipe(method="irm", method_settings={"lam": 100.0}).method_settings == {"lam": 100.0}
+
+
+def test_a_stored_recipe_is_loaded_as_it_is() -> None:
+    stored = {"data": "root", "method": "irm", "steps": 7, "record": False}  # no defaults by data, an older name
+    recipe = Recipe.from_dict(stored)
+    assert (recipe.backbone, recipe.steps, recipe.method_settings, recipe.capture) == ("resnet8", 7, {}, False)
+    assert Recipe.from_dict(recipe.to_dict()) == replace(recipe) == Recipe(**recipe.to_dict()) == recipe
+    assert replace(recipe, seed=1).method_settings == {}
+    with pytest.raises(RecipeError, match="entries of another version of mecam"):
+        Recipe.from_dict({"telescope": 1})
+    with pytest.raises(RecipeError, match="steps='many' is a str"):
+        Recipe.from_dict({"steps": "many"})
+
+
+def test_capture_keeps_its_former_name_in_run_ids() -> None:
+    assert Recipe(capture=False) == Recipe(record=False)  # type: ignore[call-arg]
+    assert Recipe(capture=False).run_id == "shapes-all-erm-adam-none-seed0-7cf6484724"
+
+
+def test_the_recipe_of_a_run_folder(tmp_path: Path) -> None:
+    def of(run: object) -> Recipe:
+        (tmp_path / "run.json").write_text(json.dumps(run))
+        return recipe_of(tmp_path)
+
+    assert of({"recipe": {"seed": 3, "record": True}}) == Recipe(seed=3)
+    for run, message in (
+        ({}, "run.json is damaged: it holds no recipe"),
+        ({"recipe": {"telescope": 1}}, r"run.json cannot be used: the recipe has entries of another version"),
+        ({"recipe": {"lr": None}}, "run.json cannot be used: lr=None is a NoneType"),
+    ):
+        with pytest.raises(RunError, match=message):
+            of(run)

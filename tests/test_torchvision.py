@@ -70,7 +70,7 @@ ASK = "import torch, mecam; print(mecam.repair_torchvision(), hasattr(torch.ops.
         pytest.param(f"{ABSENT}; {ASK}", "False False", id="absent"),
     ],
 )
-def test_what_repair_says(code: str, expected: str, tmp_path: Path) -> None:
+def test_the_message_of_repair(code: str, expected: str, tmp_path: Path) -> None:
     assert run([sys.executable, "-c", code], tmp_path, first=torchvision(tmp_path)).strip() == expected
 
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mecam.analysis import demonstration
+from mecam.figures import two_minima
 from mecam.optim import MeCAM
 
 HERE = Path(__file__).parent
@@ -103,7 +103,7 @@ def save(figure: Figure, path: Path) -> None:
 
 
 def main(folder: Path = HERE) -> None:
-    demonstration.plot(folder / "curvature.svg")
+    save(two_minima.figure(), folder / "curvature.svg")
     passes(folder / "passes.svg")
     update(folder / "update.svg")
 

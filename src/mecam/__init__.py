@@ -9,7 +9,7 @@ from typing import Any
 __version__ = "0.1.0"
 _FUNCTIONS = {
     "train": "mecam.training",
-    "bench": "mecam.benchmark.command",
+    "bench": "mecam.benchmark.experiment",
     "Recipe": "mecam.recipe",
     "repair_torchvision": "mecam._torchvision",
 }
@@ -20,7 +20,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'mecam' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_FUNCTIONS[name]), name)
+    try:
+        module = import_module(_FUNCTIONS[name])
+    except ModuleNotFoundError as error:
+        raise ImportError(f"mecam.{name} needs more packages ({error}): pip install 'mecam[cli]'") from error
+    return getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-OPERATORS = ("nms", "qnms")  # those that torchvision registers without asking whether its library is there
+OPERATORS = ("nms", "qnms")  # registered by torchvision even without its library
 
 
 def repair_torchvision() -> bool:
@@ -28,7 +28,7 @@ def repair_torchvision() -> bool:
 
     if "torchvision" not in sys.modules:
         libraries = _libraries()
-        # a library that does load defines the operators itself: to declare them before that would abort the process
+        # a library that loads defines the operators itself; declaring them first would abort the process
         if libraries is not None and not _is_declared("nms") and not any(map(_loads, libraries)):
             for name in OPERATORS:
                 if not _is_declared(name):
@@ -38,7 +38,7 @@ def repair_torchvision() -> bool:
 
 
 def _libraries() -> list[Path] | None:
-    """The compiled library of the torchvision that is installed; None without torchvision."""
+    """Return the compiled library of the installed torchvision; None without torchvision."""
     spec = find_spec("torchvision")
     if spec is None:
         return None

@@ -1,4 +1,4 @@
-"""What this machine has, which parts of mecam work on it, and known problems."""
+"""Report the hardware, the optional parts that work, and known problems."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ OPTIONAL = {  # by the name of the extra that installs them
     "ray": ("ray",),
 }
 LITTLE = 5 * 2**30  # bytes; the 9,991 images of PACS, decoded at 224 pixels, are 1.5 GB
-DRIVER = Path("/proc/driver/nvidia/version")  # there where an NVIDIA GPU is, whatever torch was built for
+DRIVER = Path("/proc/driver/nvidia/version")  # exists with an NVIDIA GPU, whatever torch was built for
 
 
 def health() -> list[str]:
-    """A line for each thing, "name: how it is"; known problems come last."""
+    """Return lines "name: state"; known problems come last."""
     import torch
 
     from mecam import __version__
@@ -50,13 +50,13 @@ def health() -> list[str]:
 def _gpus() -> list[str]:
     import torch
 
-    found = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
-    bf16 = "bf16" if found and torch.cuda.is_bf16_supported() else "no bf16"
-    return [f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, {bf16}" for gpu in found]
+    gpus = [torch.cuda.get_device_properties(number) for number in range(torch.cuda.device_count())]
+    bf16 = "bf16" if gpus and torch.cuda.is_bf16_supported() else "no bf16"
+    return [f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, {bf16}" for gpu in gpus]
 
 
 def _folder(folder: Path) -> str:
-    """The folder, and whether it can be used; it is not made."""
+    """Describe the folder without creating it."""
     there = _existing(folder)
     if not os.access(there, os.W_OK):
         return f"{folder} cannot be written: set $MECAM_CACHE to a folder that can"
@@ -64,25 +64,25 @@ def _folder(folder: Path) -> str:
 
 
 def _existing(folder: Path) -> Path:
-    """The folder, or the nearest above it that is there."""
+    """Return the folder or its nearest existing parent."""
     return next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
 
 
 def _data_sets() -> str:
-    """The embedded one, and the benchmarks that are found by their names."""
+    """List the embedded data set and the benchmarks present by name."""
     from mecam.data.domains import DataError
     from mecam.data.known import KNOWN
     from mecam.data.open import ROOT, locate
 
-    found = ["shapes (embedded)"]
+    present = ["shapes (embedded)"]
     for name in KNOWN:
         try:
-            found.append(f"{name} ({locate(name)})")
+            present.append(f"{name} ({locate(name)})")
         except DataError:
             continue
     where = os.environ.get(ROOT)
     rest = f"others are looked for in {where}" if where else f"set ${ROOT} to the folder that holds others"
-    return f"{', '.join(found)}; {rest}"
+    return f"{', '.join(present)}; {rest}"
 
 
 def _state(extra: str, modules: Sequence[str]) -> str:
@@ -105,7 +105,7 @@ def _state(extra: str, modules: Sequence[str]) -> str:
 
 
 def _torchvision() -> Iterator[str]:
-    """torchvision works only beside the torch it was built for, and timm and Lightning import it."""
+    """Report a torchvision built for another torch: timm and Lightning import it."""
     import torch
 
     lacks_library = repair_torchvision()

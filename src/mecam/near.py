@@ -1,13 +1,14 @@
-"""Compare names, and say what to do about one that is not known."""
+"""Compare names, and suggest known names for an unknown one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 
 def hint(name: str, known: Iterable[str], *, otherwise: str = "known are") -> str:
-    """ "did you mean sam or asam?", or all that is known where nothing is near."""
+    """Return "did you mean sam or asam?", or all known names if none is near."""
+    from difflib import get_close_matches
+
     names = {each.casefold(): each for each in known}
     near = [names[match] for match in get_close_matches(name.casefold(), names, n=3, cutoff=0.4)]
     return f"did you mean {' or '.join(near)}?" if near else f"{otherwise} {', '.join(names.values())}"

@@ -7,10 +7,8 @@ module does not need torch.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ PROFILES = {
     "and dropout",
     "domainbed": "DomainBed's defaults, for any data",
 }
-LONG = "DomainNet"
+LONG = "DomainNet"  # trained and evaluated over more steps
 V1 = "timm/resnet50.tv_in1k"  # ResNet-50 with the ImageNet-1k V1 weights
 RESNET50: dict[str, Any] = {"backbone": V1, "pretrained": True, "freeze_bn": True, "image_size": 224}
 # learning rate in units of Adam's, by the optimizer at the base
@@ -37,8 +35,12 @@ OPTIMIZER_SETTINGS: dict[str, dict[str, float]] = {
     "fsam": {"rho": 0.05, "sigma": 1.0, "lam": 0.9},
     "mecam": {"rho": 0.1, "alpha": 0.1, "beta": 0.1},
 }
-MECAM = ("mecam", "thinmecam", "innermecam")  # share rho, alpha and beta
+MECAM = ("mecam", "thinmecam")  # share rho, alpha and beta
 SGD_LR = 1e-3
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot be run: what is wrong, what was expected, what to do."""
 
 
 def defaults(profile: str, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,7 +49,7 @@ def defaults(profile: str, values: Mapping[str, Any]) -> dict[str, Any]:
     Weights, frozen batch norm and image size belong to the profile's backbone and are left out for another one.
     """
     if profile not in PROFILES:
-        raise ValueError(f"there is no profile {profile!r}; {hint(str(profile), PROFILES)}")
+        raise RecipeError(f"there is no profile {profile!r}; {hint(str(profile), PROFILES)}")
     backbone = dict(RESNET50) if values.get("backbone") in (None, V1) else {}
     if values.get("weights") is not None:
         backbone.pop("pretrained", None)
@@ -79,13 +81,13 @@ def steps(data: str) -> int:
 def _paper(values: Mapping[str, Any]) -> dict[str, Any]:
     name = data_set(values["data"])
     if name is None:
-        raise ValueError(
+        raise RecipeError(
             f"the paper has no settings for {values['data']}; it has them for {', '.join(hyperparameters())} (a folder "
             "is recognised by its name). Choose one of these data sets, or profile=domainbed"
         )
     method, optimizer = plain(values.get("method", "erm")), values.get("optimizer", "adam")
-    own, sagm = rivals().get((method, name), {}), rivals()["sagm", name]
-    chosen = hyperparameters()[name] if optimizer in MECAM else sagm
+    own = rivals().get((method, name), {})
+    chosen = hyperparameters()[name] if optimizer in MECAM else rivals()["sagm", name]
     settings = dict(OPTIMIZER_SETTINGS.get(optimizer, {}))
     if optimizer in (*MECAM, "sagm"):
         settings |= {key: chosen[key] for key in ("rho", "alpha", "beta") if key in chosen}
@@ -95,7 +97,7 @@ def _paper(values: Mapping[str, Any]) -> dict[str, Any]:
     if optimizer == "adam":  # what a method's authors searched under Adam
         chosen = {**chosen, **own}
     swad = rivals().get((values.get("averaging", "none"), name), {})
-    found = {
+    entries = {
         "lr": SGD_LR if below == "sgd" else _scaled(chosen["lr"], below),
         "weight_decay": chosen["weight_decay"],
         "dropout": chosen["dropout"],
@@ -105,17 +107,16 @@ def _paper(values: Mapping[str, Any]) -> dict[str, Any]:
         "method_settings": {"ld": own["ld"]} if "ld" in own else {},
         "averaging_settings": {"tolerance": swad["tolerance"]} if "tolerance" in swad else {},
     }
-    return {key: value for key, value in found.items() if value != {}}
+    return {key: value for key, value in entries.items() if value != {}}
 
 
 def _domainbed(values: Mapping[str, Any]) -> dict[str, Any]:
-    long = data_set(values["data"]) == LONG
     return {
         "lr": _scaled(5e-5, _below(values)),
         "weight_decay": 0.0,
         "dropout": 0.0,
         "steps": steps(values["data"]),
-        "evaluate_every": 1000 if long else 300,
+        "evaluate_every": 1000 if data_set(values["data"]) == LONG else 300,
     }
 
 
@@ -125,6 +126,11 @@ def _below(values: Mapping[str, Any]) -> str:
     return optimizer if optimizer in LR_RATIOS else str(values.get("base", "adam"))
 
 
+def lr_ratio(values: Mapping[str, Any]) -> float:
+    """Return the learning rate that suits the optimizer that updates the weights, in units of Adam's."""
+    return LR_RATIOS.get(_below(values), 1.0)
+
+
 def _scaled(lr: float, below: str) -> float:
     """Return the rate of the optimizer `below` where Adam takes `lr`, without the last digits of the product."""
     return float(f"{lr * LR_RATIOS.get(below, 1.0):.12g}")
@@ -132,6 +138,9 @@ def _scaled(lr: float, below: str) -> float:
 
 def _rows(file: str) -> list[dict[str, Any]]:
     """Read the rows of a published table; empty cells are left out, numbers are numbers."""
+    import csv
+    from importlib.resources import files
+
     with (files("mecam") / "published" / file).open(encoding="utf-8") as text:
         return [{key: _value(cell) for key, cell in row.items() if cell} for row in csv.DictReader(text)]
 

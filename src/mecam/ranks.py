@@ -1,4 +1,4 @@
-"""The processes of one run under torchrun: a single process needs none of this, and every function here lets it be."""
+"""The processes of one run under torchrun; every function is a no-op for a single process."""
 
 from __future__ import annotations
 
@@ -13,35 +13,30 @@ from torch import distributed as dist
 
 
 def count() -> int:
-    """How many processes share the run."""
+    """Return the number of processes that share the run."""
     return int(os.environ.get("WORLD_SIZE", 1))
 
 
 def rank() -> int:
-    """The number of this process, from 0."""
+    """Return the rank of this process."""
     return int(os.environ.get("RANK", 0))
 
 
 def join(device: torch.device) -> None:
-    """Meet the other processes, if there are any."""
+    """Join the process group."""
     if count() == 1 or dist.is_initialized():
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    atexit.register(_leave)
-
-
-def _leave() -> None:
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    atexit.register(lambda: dist.destroy_process_group() if dist.is_initialized() else None)
 
 
 def average(tensors: Iterable[Tensor | None]) -> None:
-    """Replace each tensor by its mean over the processes, one exchange for each dtype.
+    """Replace each tensor by its mean over the processes, with one exchange per dtype.
 
-    Gradients are averaged once a pass, after the backward, rather than by hooks within it: so every way of making
-    gradients, surgery on them included, is treated alike. The exchange does not overlap with the backward.
+    Gradients are averaged once per pass after the backward, not by hooks within it, so that methods that change
+    gradients work alike. The exchange does not overlap with the backward.
     """
     if count() == 1:
         return
@@ -58,23 +53,23 @@ def average(tensors: Iterable[Tensor | None]) -> None:
 
 
 def total(tensor: Tensor) -> Tensor:
-    """The sum over the processes."""
+    """Sum over the processes in place, and return the tensor."""
     if count() > 1:
         dist.all_reduce(tensor)
     return tensor
 
 
 def gather(value: Any) -> list[Any]:
-    """What each process has, on all of them."""
+    """Return the values of all processes."""
     if count() == 1:
         return [value]
-    found: list[Any] = [None] * count()
-    dist.all_gather_object(found, value)
-    return found
+    values: list[Any] = [None] * count()
+    dist.all_gather_object(values, value)
+    return values
 
 
 def from_first(value: Any) -> Any:
-    """What the first process has, on all of them."""
+    """Return the value of the first process."""
     if count() == 1:
         return value
     box = [value]

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from mecam.analysis._figure import ENDINGS, new_figure, save
 from mecam.analysis.runs import objective_of, virtual_domain_of
 from mecam.cli import app
-from mecam.recipe import make
+from mecam.recipe import Recipe
 from mecam.report.measured import read_curvature, read_surface
 from mecam.runs import RunFolder
 from mecam.training.loop import train
@@ -27,7 +27,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     out = tmp_path_factory.mktemp("runs")
     recipes = {"adam": {}, "mecam": {"track": 1}}
     return {
-        name: train(make({**TINY, "optimizer": name, **values}), out, device="cpu").path
+        name: train(Recipe(**{**TINY, "optimizer": name, **values}), out, device="cpu").path
         for name, values in recipes.items()
     }
 
@@ -64,7 +64,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("bench")
     tiny = {**TINY, "steps": 1, "evaluate_every": 1}
     for optimizer, target, seed in itertools.product(("adam", "mecam"), ("photo", "art"), (0, 1)):
-        train(make({**tiny, "optimizer": optimizer, "target": target, "seed": seed}), out, device="cpu")
+        train(Recipe(**{**tiny, "optimizer": optimizer, "target": target, "seed": seed}), out, device="cpu")
     (out / "bench.log").write_text("done\n")
     (out / "report.html").write_text("<html>")
     (out / "landscape").mkdir()
@@ -145,7 +145,7 @@ def test_dropout_leaves_no_verdict_on_tracked_runs(tmp_path: Path) -> None:
     shared = {**values, "optimizer_settings": {"shared_noise": True}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        folders = [train(make(recipe), tmp_path, device="cpu").path for recipe in (values, shared)]
+        folders = [train(Recipe(**recipe), tmp_path, device="cpu").path for recipe in (values, shared)]
     independent, replayed = (mecam("curvature", folder, *QUICK).stdout for folder in folders)
     assert "No verdict: every pass drew its own dropout masks" in independent
     assert "--set optimizer_settings.shared_noise=true or --set dropout=0" in independent

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mecam.analysis._grouped import Convolution, Grouped
+from mecam.analysis._grouped import Form, Grouped
 from mecam.analysis.objective import Objective
 
 SHAPES: list[dict[str, Any]] = [
@@ -44,7 +44,7 @@ def test_derivatives_of_both_orders(settings: dict[str, Any]) -> None:
 
 def test_only_groups_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr(Convolution, "apply", lambda *inputs: seen.append(inputs) or torch.zeros(()))
+    monkeypatch.setattr(Form, "apply", lambda *inputs: seen.append(inputs) or torch.zeros(()))
     with Grouped():
         for settings in SHAPES:
             convolution(settings)(torch.randn(2, 4, 6, 5, dtype=torch.float64))
@@ -84,8 +84,8 @@ def test_under_autocast_it_is_torch_s_own() -> None:
 
 
 def test_a_hessian_goes_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, apply = [], Convolution.apply
-    monkeypatch.setattr(Convolution, "apply", lambda *inputs: seen.append(inputs) or apply(*inputs))
+    seen, apply = [], Form.apply
+    monkeypatch.setattr(Form, "apply", lambda *inputs: seen.append(inputs) or apply(*inputs))
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 6, 1), nn.Tanh(), nn.Conv2d(6, 6, 3, groups=6), nn.Flatten(), nn.Linear(54, 3))
     batch = torch.randn(4, 3, 5, 5, dtype=torch.float64), torch.tensor([0, 1, 2, 0])

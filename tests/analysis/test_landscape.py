@@ -14,6 +14,7 @@ from mecam.analysis.directions import plane, random_directions
 from mecam.analysis.landscape import Landscape, landscape, read
 from mecam.analysis.objective import Objective
 from mecam.models.resnet import resnet8
+from mecam.progress import Event
 from mecam.report.measured import read_surface
 from mecam.runs import RunError
 
@@ -106,24 +107,24 @@ def test_a_second_call_goes_on_and_finds_the_same(tmp_path: Path):
     whole = landscape(objective, directions, GRID, GRID)
     seen = []
 
-    def stop(done: int, _points: int) -> None:
-        seen.append(done)
-        if done >= 3:
+    def stop(event: Event) -> None:
+        seen.append(event.done)
+        if event.done >= 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         landscape(objective, directions, GRID, GRID, file=file, progress=stop)
     assert read(file).holes == 16 - seen[-1]
-    rest: list[tuple[int, int]] = []
-    found = landscape(objective, directions, GRID, GRID, file=file, progress=lambda *at: rest.append(at))
-    assert rest[0] == (seen[-1], 16)
-    assert rest[-1] == (16, 16)
+    rest: list[Event] = []
+    found = landscape(objective, directions, GRID, GRID, file=file, progress=rest.append)
+    assert rest[0] == Event("landscape", seen[-1], 16, "points")
+    assert rest[-1].done == 16
     np.testing.assert_allclose(found.loss, whole.loss, rtol=1e-12)
     np.testing.assert_array_equal(read(file).loss, found.loss)
     assert read(file).setting == found.setting
-    finished: list[tuple[int, int]] = []
-    landscape(objective, directions, GRID, GRID, file=file, progress=lambda *at: finished.append(at))
-    assert finished == [(16, 16)]
+    finished: list[Event] = []
+    landscape(objective, directions, GRID, GRID, file=file, progress=finished.append)
+    assert finished == [rest[-1]]
 
 
 def test_a_file_of_another_setting_is_refused(tmp_path: Path):
@@ -168,7 +169,7 @@ def test_a_file_is_not_inflated(tmp_path: Path):
             if entry == "loss.npy":
                 data = data.replace(b"(1, 1), }            ", b"(1000000000, 1000), }")
             new.writestr(entry, data)
-    with pytest.raises(RunError, match=r"loss is said to be of shape \(1000000000, 1000\)"):
+    with pytest.raises(RunError, match=r"loss declares shape \(1000000000, 1000\)"):
         read(huge)
 
 

@@ -10,7 +10,7 @@ import torch
 from mecam.analysis.curvature import curvature
 from mecam.analysis.runs import objective_of
 from mecam.data.shapes import shapes
-from mecam.recipe import make
+from mecam.recipe import Recipe
 from mecam.runs import RunError, RunFolder
 from mecam.training.loop import train
 
@@ -20,7 +20,7 @@ DATA = shapes()
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    return train(make(TINY), tmp_path_factory.mktemp("runs"), device="cpu", data=DATA)
+    return train(Recipe(**TINY), tmp_path_factory.mktemp("runs"), device="cpu", data=DATA)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_splits_that_are_not_there(run: RunFolder, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         objective_of(run.path, limit=0)
     everywhere = train(
-        make({**TINY, "target": None, "holdout": 0.0, "selection": "last"}), tmp_path, device="cpu", data=DATA
+        Recipe(**{**TINY, "target": None, "holdout": 0.0, "selection": "last"}), tmp_path, device="cpu", data=DATA
     )
     with pytest.raises(RunError, match="no unseen domain"):
         objective_of(everywhere.path, "target", data=DATA)

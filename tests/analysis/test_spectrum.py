@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from mecam.analysis.objective import Objective
 from mecam.analysis.spectrum import End, density, eigenpairs, eigenvalues, largest, plot, trace
+from mecam.progress import Event
 from tests.analysis.nets import data, dense_hessian, flat, network, objective, quadratic
 
 KNOWN = torch.cat([torch.tensor([-9.0, -3.0, 5.0, 8.0]), torch.linspace(-0.5, 0.5, 56)]).double()
@@ -134,9 +135,9 @@ def test_plot_writes_the_format_asked_for(tmp_path: Path) -> None:
 
 
 def test_progress_counts_the_products() -> None:
-    counts: list[int] = []
-    found = eigenvalues(objective(), progress=counts.append)
-    assert counts == list(range(1, found.products + 1))
+    events: list[Event] = []
+    found = eigenvalues(objective(), progress=events.append)
+    assert [event.done for event in events] == list(range(1, found.products + 1))
 
 
 def test_a_loss_that_is_not_finite_is_said_to_be_so() -> None:

@@ -10,19 +10,19 @@ import torch
 from mecam.analysis.curvature import Curvature, curvature, exact
 from mecam.analysis.table5 import Measured, Row, grouped, incomparable, named, notes, single, spread, table
 from mecam.benchmark.results import Result
-from mecam.recipe import make
+from mecam.recipe import Recipe
 from tests.analysis.test_curvature import objective, quadratic
 
 FLAT, STEEP = quadratic(torch.eye(2), torch.ones(2)), quadratic(4 * torch.eye(2), torch.ones(2) / 4)
 
 
 def result(name: str = "", **values: object) -> Result:
-    recipe = make({"target": "art", **values})
+    recipe = Recipe(**{"target": "art", **values})
     return Result(Path(name or recipe.run_id), recipe, 50.0, 50.0, "fingerprint")
 
 
-def measured(seed: int = 0, found: Curvature | None = None, **values: object) -> Measured:
-    return Measured(result(seed=seed, **values), found or curvature(objective(seed), (0.1, 0.2)))
+def measured(seed: int = 0, curve: Curvature | None = None, **values: object) -> Measured:
+    return Measured(result(seed=seed, **values), curve or curvature(objective(seed), (0.1, 0.2)))
 
 
 def test_the_table_has_every_run_and_a_star_at_the_smallest_metric() -> None:
@@ -96,7 +96,7 @@ def test_rows_of_other_settings_get_no_star(values: dict[str, object], why: str)
 def test_other_data_splits_or_images_get_no_star() -> None:
     one, found = measured(), curvature(objective(), (0.1, 0.2))
     for change, why in (({"data": "target"}, "split"), ({"samples": 3}, "number of images")):
-        other = measured(found=replace(found, **change), optimizer="sam")  # type: ignore[arg-type]
+        other = measured(curve=replace(found, **change), optimizer="sam")  # type: ignore[arg-type]
         assert incomparable(grouped([one, other])) == why
     changed = measured(optimizer="sam")
     assert incomparable(grouped([one, replace(changed, result=replace(changed.result, fingerprint="x"))])) == "data"

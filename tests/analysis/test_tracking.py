@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mecam.analysis.plot_tracking import panels, plot
-from mecam.analysis.tracking import Record, Tracker, read, summary
+from mecam.analysis.tracked import Record, read, summary
+from mecam.analysis.tracking import Tracker
 from mecam.optim import CRSAM, FSAM, SAM, LookSAM, MeCAM, SharpnessAware
 from mecam.optim.registry import OPTIMIZERS
 from tests.analysis.nets import at, data, flat, network

@@ -36,7 +36,7 @@ def by_the_book(losses: list[float], n_converge: int, n_tolerance: int, toleranc
             break
     else:
         return Outcome(None, [len(losses) - 1])
-    threshold = sum(window) / n_converge * (1 + tolerance)
+    threshold = max(sum(window) / n_converge, min(window)) * (1 + tolerance)
     start = first
     for earlier in range(first - 1, max(-1, first - 1 - (n_tolerance - n_converge)), -1):
         if losses[earlier] > threshold:
@@ -76,6 +76,8 @@ runs = st.lists(
 @given(run=runs, n_converge=st.integers(1, 4), n_tolerance=st.integers(1, 7), tolerance=st.sampled_from([0.0, 0.25, 1]))
 @example(run=[(x, [x]) for x in (2.0, 1.25, 1.0, 1.0, 1.0, 1.25, 1.5)], n_converge=3, n_tolerance=6, tolerance=0.25)
 @example(run=[(1.0, [float(i)]) for i in range(30)], n_converge=3, n_tolerance=6, tolerance=0.25)
+# the mean of three equal losses is rounded to less than each
+@example(run=[(5.479566135268874, [0.0])] * 3, n_converge=3, n_tolerance=1, tolerance=0.0)
 def test_any_run_is_averaged_as_the_rule_says(
     run: list[tuple[float, list[float]]], n_converge: int, n_tolerance: int, tolerance: float
 ) -> None:

@@ -2,28 +2,30 @@
 
 import json
 import signal
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from mecam.recipe import Recipe, make
-from mecam.training import Interrupted, Progress, train
+from mecam.progress import Event
+from mecam.recipe import Recipe
+from mecam.training import Interrupted, train
 
 
 def stop_run(out: Path, recipe: Recipe, *, threads: int) -> None:
     """Train with this many threads, and stop after step 1."""
 
-    def stop(progress: Progress) -> None:
-        if progress.step == 1:
+    def stop(event: Event) -> None:
+        if event.done == 1:
             signal.raise_signal(signal.SIGTERM)
 
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         with suppress(Interrupted):
-            train(recipe, out, device="cpu", watch=stop)
+            train(recipe, out, device="cpu", progress=stop)
     finally:
         torch.set_num_threads(before)
 
@@ -35,10 +37,14 @@ def write_run(
     validation: float = 0.5,
     images: str = "x",
     environment: Any = None,
+    evaluations: Mapping[int, float] | None = None,
     **values: Any,
 ) -> Path:
-    """A finished run that reached these fractions, or an unfinished one; `images` is its data's fingerprint."""
-    recipe = make({"target": "art", **values})
+    """Write a finished run that reached these fractions, or an unfinished one.
+
+    `images` is its data's fingerprint, `evaluations` its accuracy on the target by step.
+    """
+    recipe = Recipe(**{"target": "art", **values})
     folder = out / recipe.run_id
     folder.mkdir(parents=True)
     run = {"id": recipe.run_id, "recipe": recipe.to_dict(), "environment": environment or {}}
@@ -48,5 +54,14 @@ def write_run(
         splits = {f"{domain} out": {"accuracy": validation} for domain in domains if domain != recipe.target}
         splits[f"{recipe.target} out"] = {"accuracy": 1 - accuracy}
         result = {"target_accuracy": accuracy, "splits": splits, "selected_step": 0, "data": images}
+        records = [
+            {"step": step, "splits": {**_metrics(splits), f"{recipe.target} in": {"accuracy": reached, "loss": 1.0}}}
+            for step, reached in (evaluations or {0: accuracy}).items()
+        ]
+        (folder / "records.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
         (folder / "done.json").write_text(json.dumps({"result": result, "sha256": {}}))
     return folder
+
+
+def _metrics(splits: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    return {name: {"loss": 1.0, **metrics} for name, metrics in splits.items()}

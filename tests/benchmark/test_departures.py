@@ -14,13 +14,13 @@ from mecam.benchmark.plan import read as read_experiment
 from mecam.benchmark.render import render
 from mecam.benchmark.results import read
 from mecam.benchmark.tables import rows
-from mecam.recipe import make
+from mecam.recipe import Recipe
 from tests.benchmark.folders import write_run
 
 
 def departures(profile: str = "paper", **values: Any) -> list[str]:
     """How a run with these values on top of the profile differs from it."""
-    return of_run(make({"data": "PACS", "target": "photo", "profile": profile, **values}), profile)
+    return of_run(Recipe(**{"data": "PACS", "target": "photo", "profile": profile, **values}), profile)
 
 
 @pytest.mark.parametrize("data", ["PACS", "/x/VLCS", "office_home", "TerraIncognita", "DomainNet"])
@@ -91,7 +91,7 @@ def test_a_departure_is_named(values: dict[str, Any], said: list[str]) -> None:
 
 def test_what_is_left_to_an_optimizers_default_counts_as_that() -> None:
     by_hand = {"data": "OfficeHome", "target": "Art", "optimizer": "mecam", "profile": "domainbed"}
-    found = of_run(make(by_hand), "paper")
+    found = of_run(Recipe(**by_hand), "paper")
     assert {"rho 0.1, not 0.2", "alpha 0.1, not 0.2"} <= set(found)
     assert not any(words.startswith("beta") for words in found)
 
@@ -147,7 +147,7 @@ def test_adam_matches_one_published_row_and_the_other_is_marked(tmp_path: Path) 
 
 def test_the_common_case_does_not_import_torch(tmp_path: Path) -> None:
     write_run(tmp_path, 0.8, data="/x/PACS", target="photo", optimizer="mecam")
-    code = f"""import sys; from pathlib import Path; from mecam.benchmark.command import table
+    code = f"""import sys; from pathlib import Path; from mecam.benchmark.summary import table
 print(table(Path({str(tmp_path)!r}), compare="paper")[0]); assert "torch" not in sys.modules"""
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "backbone lite0, not resnet50" in said
@@ -157,5 +157,6 @@ print(table(Path({str(tmp_path)!r}), compare="paper")[0]); assert "torch" not in
 def test_the_paper_on_resnet50v1_differs_in_the_network_alone() -> None:
     file = Path(__file__).parents[2] / "recipes" / "pacs_resnet50.toml"
     runs = expand(read_experiment(file).blocks, {"PACS": ("photo",)})
-    assert {recipe.optimizer for recipe in runs} == {"adam", "sam", "sagm", "mecam"}
-    assert {tuple(of_run(recipe, "paper")) for recipe in runs} == {("backbone resnet50v1, not resnet50",)}
+    first = [recipe for recipe in runs if recipe.seed == 0][:4]
+    assert [recipe.optimizer for recipe in first] == ["adam", "sam", "sagm", "mecam"]
+    assert {tuple(of_run(recipe, "paper")) for recipe in first} == {("backbone resnet50v1, not resnet50",)}

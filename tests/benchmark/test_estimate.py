@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from mecam.benchmark import estimate
-from mecam.recipe import make
+from mecam.recipe import Recipe
 
 RECIPES = [
-    make({"target": "sketch", "optimizer": optimizer, "steps": 9, "batch": 2, "evaluate_every": 5})
-    for optimizer in ("adam", "mecam")
+    Recipe(target="sketch", optimizer=optimizer, steps=9, batch=2, evaluate_every=5) for optimizer in ("adam", "mecam")
 ]
 
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mecam.benchmark.jobs import Watch
 from mecam.benchmark.worker import work
 from mecam.cli import app
 from mecam.data.known import KNOWN
+from mecam.progress import Progress
 from mecam.recipe import Recipe
 from tests.data.folders import save
 
@@ -31,9 +31,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Any:
                     file = root / known.name / domain / name / f"{number}.png"
                     save(file, random.integers(0, 256, (16, 16, 3), dtype=np.uint8))
 
-    def run(engine: Any, recipes: Sequence[Recipe], out: Path, watch: Watch) -> None:  # noqa: ARG001
+    def run(engine: Any, recipes: Sequence[Recipe], out: Path, progress: Progress) -> None:  # noqa: ARG001
         for recipe in recipes:
-            work(recipe, out, "cpu", watch)
+            work(recipe, out, "cpu", progress)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MECAM_DATA", str(root))

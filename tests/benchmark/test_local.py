@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from mecam.benchmark import local
-from mecam.benchmark.bench import bench, missing, runs_of
-from mecam.benchmark.jobs import Event
+from mecam.benchmark.experiment import missing, run_missing, runs_of
 from mecam.benchmark.local import LocalEngine
 from mecam.benchmark.results import read
-from mecam.benchmark.worker import TIMING, log_tail, work
-from mecam.recipe import Recipe, make
+from mecam.benchmark.timing import TIMING
+from mecam.benchmark.worker import log_tail, work
+from mecam.progress import Event
+from mecam.recipe import Recipe
 from mecam.runs import RunFolder
 from tests.benchmark.folders import stop_run
 
@@ -35,7 +36,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> object:
 
 
 def recipes(*targets: str, **values: object) -> list[Recipe]:
-    return [make({"target": target, **TINY, **values}) for target in targets]
+    return [Recipe(**{"target": target, **TINY, **values}) for target in targets]
 
 
 def test_what_is_missing_runs_and_failures_do_not_stop_the_rest(tmp_path: Path) -> None:
@@ -45,7 +46,7 @@ def test_what_is_missing_runs_and_failures_do_not_stop_the_rest(tmp_path: Path) 
     (tmp_path / homeless.run_id).write_text("a file where its folder should be")
     events: list[Event] = []
     engine = LocalEngine(workers=2, device="cpu")
-    outcome = bench([*good, *bad, homeless], tmp_path, engine=engine, watch=events.append)
+    outcome = run_missing([*good, *bad, homeless], tmp_path, engine=engine, progress=events.append)
     assert sorted(outcome.done) == sorted(r.run_id for r in good)
     assert sorted(outcome.failed) == sorted([bad[0].run_id, homeless.run_id])
     assert homeless.run_id in outcome.failed[homeless.run_id]
@@ -55,19 +56,19 @@ def test_what_is_missing_runs_and_failures_do_not_stop_the_rest(tmp_path: Path) 
     assert json.loads((tmp_path / good[0].run_id / TIMING).read_text())["steps"] == 3
     assert {event.kind for event in events} == {"started", "progress", "done", "failed"}
     assert missing([*good, *bad], tmp_path) == bad
-    again = bench(good, tmp_path, engine=LocalEngine(device="cpu"))
+    again = run_missing(good, tmp_path, engine=LocalEngine(device="cpu"))
     assert (again.before, again.done) == (2, [])
 
 
-def test_the_end_tells_of_the_weights_selected(tmp_path: Path) -> None:
+def test_the_last_event_describes_the_weights_selected(tmp_path: Path) -> None:
     [recipe] = recipes("art", steps=6, lr=0.03)
     events: list[Event] = []
     work(recipe, tmp_path, "cpu", events.append)
     result = RunFolder(tmp_path / recipe.run_id).read_result()
     assert result["selected_step"] < recipe.steps
     assert events[-1].kind == "done"
-    assert events[-1].target == 100 * result["target_accuracy"]
-    assert events[-2].target != events[-1].target  # the last step's
+    assert f"art (unseen) {100 * result['target_accuracy']:.1f} %" in events[-1].text
+    assert events[-2].text != events[-1].text  # the last step's
 
 
 def test_a_run_whose_process_is_killed_goes_on_in_another(tmp_path: Path) -> None:
@@ -75,14 +76,14 @@ def test_a_run_whose_process_is_killed_goes_on_in_another(tmp_path: Path) -> Non
 
     def kill(event: Event) -> None:
         if event.kind == "progress" and not killed:
-            killed.append(event.run_id)
+            killed.append(event.task)
             [process] = multiprocessing.active_children()
             process.kill()
 
     [recipe] = recipes("art", steps=60, evaluate_every=20)
-    outcome = bench([recipe], tmp_path / "killed", engine=LocalEngine(workers=1, device="cpu"), watch=kill)
+    outcome = run_missing([recipe], tmp_path / "killed", engine=LocalEngine(workers=1, device="cpu"), progress=kill)
     assert (outcome.done, outcome.failed, len(killed)) == ([recipe.run_id], {}, 1)
-    bench([recipe], tmp_path / "whole", engine=LocalEngine(workers=1, device="cpu"))
+    run_missing([recipe], tmp_path / "whole", engine=LocalEngine(workers=1, device="cpu"))
     for name in ("model.safetensors", "records.jsonl", "done.json"):
         found = [(tmp_path / folder / recipe.run_id / name).read_bytes() for folder in ("killed", "whole")]
         assert found[0] == found[1], name
@@ -93,9 +94,11 @@ def test_a_run_that_resumes_with_other_threads_says_so_once(tmp_path: Path) -> N
     stop_run(tmp_path, changed, threads=2)
     stop_run(tmp_path, same, threads=1)
     events: list[Event] = []
-    outcome = bench([changed, same], tmp_path, engine=LocalEngine(workers=1, device="cpu"), watch=events.append)
+    outcome = run_missing(
+        [changed, same], tmp_path, engine=LocalEngine(workers=1, device="cpu"), progress=events.append
+    )
     said = "this run was trained with threads=2 and resumes with threads=1: results may differ in the last bits"
-    assert [(event.run_id, event.message) for event in events if event.kind == "warning"] == [(changed.run_id, said)]
+    assert [(event.task, event.text) for event in events if event.kind == "warning"] == [(changed.run_id, said)]
     assert outcome.warnings == {changed.run_id: said}
     assert len(outcome.done) == 2
     assert said in log_tail(tmp_path, changed.run_id)
@@ -104,14 +107,14 @@ def test_a_run_that_resumes_with_other_threads_says_so_once(tmp_path: Path) -> N
 BENCH = """
 import sys
 from pathlib import Path
-from mecam.benchmark.bench import bench
+from mecam.benchmark.experiment import run_missing
 from mecam.benchmark.local import LocalEngine
-from mecam.recipe import make
+from mecam.recipe import Recipe
 values = {"steps": int(sys.argv[2]), "evaluate_every": 5, "batch": 4, "image_size": 16}
 if __name__ == "__main__":
-    recipes = [make({"target": target, **values}) for target in ("art", "photo", "sketch")]
+    recipes = [Recipe(target=target, **values) for target in ("art", "photo", "sketch")]
     print("ready", flush=True)
-    outcome = bench(recipes, Path(sys.argv[1]), engine=LocalEngine(workers=1, device="cpu"))
+    outcome = run_missing(recipes, Path(sys.argv[1]), engine=LocalEngine(workers=1, device="cpu"))
     print(len(outcome.done), len(outcome.failed), len(outcome.stopped))
 """
 
@@ -165,7 +168,7 @@ def test_ctrl_c_while_a_worker_starts_begins_nothing(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(local, "wait", listen)
     runs = recipes("art", "photo", steps=100_000)
-    outcome = bench(runs, tmp_path, engine=LocalEngine(workers=1, device="cpu"))
+    outcome = run_missing(runs, tmp_path, engine=LocalEngine(workers=1, device="cpu"))
     assert (outcome.done, outcome.failed) == ([], {})
     assert sorted(outcome.stopped) == sorted(recipe.run_id for recipe in runs)
 

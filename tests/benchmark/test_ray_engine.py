@@ -16,16 +16,17 @@ import pytest
 
 from mecam.benchmark import _parcel
 from mecam.benchmark import ray_engine as module
-from mecam.benchmark.bench import bench, missing
-from mecam.benchmark.jobs import Event
+from mecam.benchmark.experiment import missing, run_missing
 from mecam.benchmark.local import LocalEngine
 from mecam.benchmark.ray_engine import RayEngine
 from mecam.benchmark.results import read
 from mecam.benchmark.tables import rows
-from mecam.benchmark.worker import TIMING, log_tail
+from mecam.benchmark.timing import TIMING
+from mecam.benchmark.worker import log_tail
 from mecam.data.open import cache_folder
 from mecam.data.pack import pack
-from mecam.recipe import Recipe, make
+from mecam.progress import Event
+from mecam.recipe import Recipe
 from mecam.runs import ClaimedError, RunFolder, claim
 from mecam.training import train
 from tests.benchmark.folders import stop_run
@@ -74,7 +75,7 @@ def unconnected() -> None:
 
 
 def recipes(*targets: str, **values: object) -> list[Recipe]:
-    return [make({"target": target, **TINY, **values}) for target in targets]
+    return [Recipe(**{"target": target, **TINY, **values}) for target in targets]
 
 
 def same_files(one: Path, other: Path, runs: list[Recipe]) -> None:
@@ -106,16 +107,16 @@ def test_a_killed_node_changes_nothing_in_the_table(
     def watch(event: Event) -> None:
         events.append(event)
         there = event.worker.endswith(second.node_id[:6])
-        if there and event.kind == "progress" and event.step == 0 and second in cluster.worker_nodes:
+        if there and event.kind == "progress" and event.done == 0 and second in cluster.worker_nodes:
             cluster.remove_node(second, allow_graceful=False)
 
-    outcome = bench(runs, tmp_path / "ray", engine=RayEngine(cluster.address), watch=watch)
+    outcome = run_missing(runs, tmp_path / "ray", engine=RayEngine(cluster.address), progress=watch)
     assert capfd.readouterr() == ("", "")
     assert (sorted(outcome.done), outcome.failed) == (sorted(r.run_id for r in runs), {})
-    started = Counter(event.run_id for event in events if event.kind == "started")
+    started = Counter(event.task for event in events if event.kind == "started")
     assert sorted(started.values()) == [1, 1, 1, 2]  # one was lost with its node
     workers = os.cpu_count()  # a thread each, as on the cluster: sums do not depend on their number then
-    bench(runs, tmp_path / "local", engine=LocalEngine(workers=workers, device="cpu"))
+    run_missing(runs, tmp_path / "local", engine=LocalEngine(workers=workers, device="cpu"))
     tables = [rows(read(tmp_path / engine)[0]) for engine in ("ray", "local")]
     assert tables[0] == tables[1]
     assert tables[0][0].cells["average"].runs == 4
@@ -132,7 +133,7 @@ def test_ray_is_started_and_ended_where_there_is_no_cluster(tmp_path: Path) -> N
     import ray
 
     former = signal.getsignal(signal.SIGTERM)
-    outcome = bench(recipes("sketch"), tmp_path, engine=RayEngine())
+    outcome = run_missing(recipes("sketch"), tmp_path, engine=RayEngine())
     assert (len(outcome.done), outcome.failed) == (1, {})
     assert not ray.is_initialized()
     assert signal.getsignal(signal.SIGTERM) == former
@@ -143,12 +144,12 @@ def test_ray_is_started_and_ended_where_there_is_no_cluster(tmp_path: Path) -> N
 def test_a_recipe_that_fails_by_itself_is_tried_once(tmp_path: Path) -> None:
     good, bad = recipes("art", "photo"), recipes("art", backbone="lite0", weights="nowhere.pth")
     events: list[Event] = []
-    outcome = bench([*bad, *good], tmp_path, engine=RayEngine(), watch=events.append)
+    outcome = run_missing([*bad, *good], tmp_path, engine=RayEngine(), progress=events.append)
     assert sorted(outcome.done) == sorted(recipe.run_id for recipe in good)
     assert list(outcome.failed) == [bad[0].run_id]
     assert "nowhere.pth" in outcome.failed[bad[0].run_id]
     assert "nowhere.pth" in log_tail(tmp_path, bad[0].run_id)
-    assert [e.kind for e in events if e.run_id == bad[0].run_id] == ["started", "failed"]
+    assert [e.kind for e in events if e.task == bad[0].run_id] == ["started", "failed"]
     assert "source validation" in log_tail(tmp_path, good[0].run_id)
     assert json.loads((tmp_path / good[0].run_id / TIMING).read_text())["steps"] == 3
     assert missing([*good, *bad], tmp_path) == bad
@@ -160,7 +161,7 @@ def test_a_run_that_resumes_with_other_threads_says_so_once(tmp_path: Path) -> N
     changed, same = recipes("art", "photo", steps=3)
     stop_run(tmp_path, changed, threads=2)
     stop_run(tmp_path, same, threads=1)
-    outcome = bench([changed, same], tmp_path, engine=RayEngine(shared=True))
+    outcome = run_missing([changed, same], tmp_path, engine=RayEngine(shared=True))
     said = "this run was trained with threads=2 and resumes with threads=1: results may differ in the last bits"
     assert outcome.warnings == {changed.run_id: said}
     assert [session["step"] for session in RunFolder(tmp_path / changed.run_id).read_sessions()] == [0, 2]
@@ -176,14 +177,14 @@ def test_data_that_a_node_does_not_see_is_shipped_once(tmp_path: Path, monkeypat
     # a path of this process alone: no other works in this folder
     values = {"data": "/proc/self/cwd/store", "backbone": "resnet8", "pretrained": False}
     runs = [recipe for seed in (0, 1) for recipe in recipes(store.domains[0], seed=seed, **values)]
-    outcome = bench(runs, tmp_path / "ray", engine=RayEngine(cpus=0.5))  # both at once
+    outcome = run_missing(runs, tmp_path / "ray", engine=RayEngine(cpus=0.5))  # both at once
     assert (len(outcome.done), outcome.failed) == (2, {})
     shipped = cache_folder() / "stores" / store.fingerprint
     for file in (tmp_path / "store").iterdir():
         assert (shipped / file.name).read_bytes() == file.read_bytes()
     written = (shipped / "data.bin").stat()
     more = recipes(store.domains[0], optimizer="sam", track=1, **values)
-    assert len(bench(more, tmp_path / "ray", engine=RayEngine()).done) == 1
+    assert len(run_missing(more, tmp_path / "ray", engine=RayEngine()).done) == 1
     assert (shipped / "data.bin").stat().st_ino == written.st_ino
     for recipe in (*runs, *more):
         train(recipe, tmp_path / "here", device="cpu")
@@ -208,7 +209,7 @@ def test_a_run_is_claimed_while_it_is_in_flight(tmp_path: Path) -> None:
                 with pytest.raises(ClaimedError), claim(folder):
                     pass
 
-        bench([recipe], tmp_path, engine=RayEngine(), watch=watch)
+        run_missing([recipe], tmp_path, engine=RayEngine(), progress=watch)
     assert kinds == ["elsewhere", "started", "progress", "progress", "progress", "done"]
     with claim(folder):
         pass
@@ -226,16 +227,16 @@ def test_a_signal_stops_runs_and_a_shared_folder_keeps_them(tmp_path: Path, shar
             os.kill(os.getpid(), signal.SIGTERM)
         events.append(event)
 
-    outcome = bench(runs, tmp_path / "ray", engine=RayEngine(shared=shared), watch=watch)
+    outcome = run_missing(runs, tmp_path / "ray", engine=RayEngine(shared=shared), progress=watch)
     assert (outcome.done, outcome.failed) == ([], {})
     assert sorted(outcome.stopped) == sorted(recipe.run_id for recipe in runs)
-    started = {event.run_id for event in events if event.kind == "started"}
+    started = {event.task for event in events if event.kind == "started"}
     begun = [recipe for recipe in runs if recipe.run_id in started]
     assert [(tmp_path / "ray" / recipe.run_id / "checkpoint").exists() for recipe in begun] == [shared]
     if shared:
         events.clear()
-        bench(begun, tmp_path / "ray", engine=RayEngine(shared=True), watch=events.append)
-        assert min(event.step for event in events if event.kind == "progress") > 0
+        run_missing(begun, tmp_path / "ray", engine=RayEngine(shared=True), progress=events.append)
+        assert min(event.done for event in events if event.kind == "progress") > 0
         train(begun[0], tmp_path / "here", device="cpu")
         same_files(tmp_path / "ray", tmp_path / "here", begun)
 
@@ -244,7 +245,7 @@ def test_a_signal_stops_runs_and_a_shared_folder_keeps_them(tmp_path: Path, shar
 @pytest.mark.usefixtures("connected")
 def test_runs_that_fit_on_no_node_are_refused_here_and_wait_on_a_cluster() -> None:
     engine = RayEngine(cpus=1000)
-    with pytest.raises(ValueError, match="1000 CPUs and 0 GPUs: the largest has 1 CPUs and 0 GPUs; give less"):
+    with pytest.raises(ValueError, match="1000 CPUs and 0 GPUs: the largest has 1 CPUs and 0 GPUs; reserve less"):
         engine._check_room(alone=True)
     with pytest.warns(UserWarning, match="wait until such a node joins"):
         engine._check_room(alone=False)

@@ -7,7 +7,7 @@ from mecam.benchmark.search import paper_grid, with_draws, with_grid
 from mecam.data.splits import seed_hash
 from mecam.methods import METHODS
 from mecam.optim.registry import OPTIMIZERS
-from mecam.recipe import is_variant, make
+from mecam.recipe import Recipe, is_variant
 
 
 def test_the_grid_has_192_points_and_120_are_ordered() -> None:
@@ -18,14 +18,14 @@ def test_the_grid_has_192_points_and_120_are_ordered() -> None:
 
 
 def test_the_grid_multiplies_recipes_and_keeps_other_settings() -> None:
-    recipe = make({"optimizer": "mecam", "target": "art", "optimizer_settings": {"betas": [0.5, 0.9]}})
+    recipe = Recipe(optimizer="mecam", target="art", optimizer_settings={"betas": [0.5, 0.9]})
     found = with_grid([recipe], paper_grid()[:3])
     assert len({r.run_id for r in found}) == 3
     assert found[0].optimizer_settings == {"betas": [0.5, 0.9], "rho": 0.01, "alpha": 0.05, "beta": 0.05}
 
 
 def test_the_first_draw_is_the_recipe_and_the_streams_are_domainbeds() -> None:
-    recipe = make({"data": "PACS", "method": "coral", "target": "art", "seed": 2})
+    recipe = Recipe(data="PACS", method="coral", target="art", seed=2)
     first, second = with_draws([recipe], 2)
     assert first == recipe
     stream = np.random.RandomState(seed_hash(seed_hash(1, 2), "lr"))
@@ -36,7 +36,7 @@ def test_the_first_draw_is_the_recipe_and_the_streams_are_domainbeds() -> None:
 
 def test_learning_rates_are_drawn_around_the_default_of_data_and_optimizer() -> None:
     drawn = {
-        words: with_draws([make({"data": words[0], "optimizer": words[1], "base": words[2], "target": "art"})], 2)[1].lr
+        words: with_draws([Recipe(data=words[0], optimizer=words[1], base=words[2], target="art")], 2)[1].lr
         for words in (("PACS", "adam", "adam"), ("shapes", "adam", "adam"), ("PACS", "sam", "sgd"))
     }
     adam, embedded, sgd = drawn.values()
@@ -45,7 +45,7 @@ def test_learning_rates_are_drawn_around_the_default_of_data_and_optimizer() -> 
 
 
 def test_a_draw_does_not_depend_on_what_else_is_searched() -> None:
-    plain, sharp = make({"target": "art"}), make({"target": "art", "optimizer": "mecam", "method": "irm"})
+    plain, sharp = Recipe(target="art"), Recipe(target="art", optimizer="mecam", method="irm")
     assert with_draws([plain], 2)[1].weight_decay == with_draws([sharp], 2)[1].weight_decay
 
 
@@ -56,7 +56,7 @@ def stream(draw: int, trial: int, name: str) -> np.random.RandomState:
 @pytest.mark.parametrize("method", ["dann", "cdann"])
 def test_adversarial_draws_are_domainbeds(method: str) -> None:
     """Rates and decays of network and discriminator, and the two dropouts, come from streams of their own."""
-    recipes = with_draws([make({"data": "PACS", "method": method, "target": "art", "seed": 1})], 20)
+    recipes = with_draws([Recipe(data="PACS", method=method, target="art", seed=1)], 20)
     for draw, recipe in enumerate(recipes[1:], start=1):
 
         def uniform(name: str, low: float, high: float, base: int = 10, draw: int = draw) -> float:
@@ -85,7 +85,7 @@ def test_adversarial_draws_are_domainbeds(method: str) -> None:
 
 @pytest.mark.parametrize(("data", "most"), [("DomainNet", 32), ("folder/domain_net", 32), ("PACS", 45), ("mine", 45)])
 def test_batches_on_domainnet_are_drawn_up_to_32(data: str, most: int) -> None:
-    recipes = with_draws([make({"data": data, "target": "clip"})], 60)[1:]
+    recipes = with_draws([Recipe(data=data, target="clip")], 60)[1:]
     highest = 5 if most == 32 else 5.5
     assert [r.batch for r in recipes] == [
         int(2 ** stream(draw, 0, "batch_size").uniform(3, highest)) for draw in range(1, 60)
@@ -94,7 +94,7 @@ def test_batches_on_domainnet_are_drawn_up_to_32(data: str, most: int) -> None:
 
 
 def test_own_rates_are_drawn_in_absolute_terms_around_the_default_of_the_data() -> None:
-    recipes = [make({"data": data, "method": "lpft", "target": "art"}) for data in ("PACS", "shapes")]
+    recipes = [Recipe(data=data, method="lpft", target="art") for data in ("PACS", "shapes")]
     found = [with_draws([recipe], 2)[1].method_settings["linear_lr"] for recipe in recipes]
     drawn = 10 ** stream(1, 0, "linear_lr").uniform(-5, -3.5)
     assert found == [drawn, pytest.approx(drawn * 3e-3 / 5e-5)]
@@ -102,7 +102,7 @@ def test_own_rates_are_drawn_in_absolute_terms_around_the_default_of_the_data() 
 
 def test_draws_of_fish_are_of_fish() -> None:
     """DomainBed's lr and weight_decay are the inner Adam's, its meta_lr is our lr; the outer step stays plain."""
-    recipe = make({"data": "PACS", "method": "fish", "target": "art"})
+    recipe = Recipe(data="PACS", method="fish", target="art")
     for draw, drawn in enumerate(with_draws([recipe], 5)[1:], start=1):
         assert not is_variant(drawn)
         assert drawn.lr == stream(draw, 0, "meta_lr").choice([0.05, 0.1, 0.5])
@@ -114,7 +114,7 @@ def test_draws_of_fish_are_of_fish() -> None:
 
 @pytest.mark.parametrize("method", list(METHODS))
 def test_what_is_drawn_is_allowed(method: str) -> None:
-    for recipe in with_draws([make({"method": method, "optimizer": "gsam", "target": "art"})], 6):
+    for recipe in with_draws([Recipe(method=method, optimizer="gsam", target="art")], 6):
         for name, value in recipe.method_settings.items():
             METHODS[method].hyperparameters[name].check(method, name, value)
         for name, value in recipe.optimizer_settings.items():

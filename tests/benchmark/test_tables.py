@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mecam.benchmark import command
+from mecam.benchmark import summary
 from mecam.benchmark.render import FORMS, render
 from mecam.benchmark.results import read
 from mecam.benchmark.tables import AVERAGE, difference, rank_averages, rows
@@ -109,7 +109,7 @@ def test_a_row_called_fish_is_fish(tmp_path: Path) -> None:
         ("fish", "sgd", "momentum=0.0"),
         ("fish", "sgd", "fish variant, momentum=0.9"),
     }
-    text, _ = command.table(tmp_path)
+    text, _ = summary.table(tmp_path)
     assert "fish variant: Fish itself takes its outer step by SGD without momentum and weight decay." in text
 
 
@@ -230,7 +230,7 @@ def test_a_run_without_held_out_images_has_no_validation(tmp_path: Path) -> None
 def test_unknown_words_are_refused(tmp_path: Path) -> None:
     fill(tmp_path)
     table = rows(read(tmp_path)[0])
-    with pytest.raises(ValueError, match=f"format 'pdf' is not known; {', '.join(FORMS)}"):
+    with pytest.raises(ValueError, match=f"there is no format 'pdf'; there are {', '.join(FORMS)}"):
         render(table, "pdf")
     with pytest.raises(ValueError, match="no row 'sgd' to compare with; there are adam, mecam"):
         render(table, "terminal", baseline="sgd")

@@ -15,9 +15,8 @@ from torch import Tensor
 
 from mecam.data import augment
 from mecam.data.augment import BRIGHTNESS, CONTRAST, HUE, SATURATION, Augmentation, Draws, evaluate_transform
-from mecam.image_sizes import Interpolation
+from mecam.preprocessing import Interpolation, Preprocessing
 
-PLAIN: dict[str, Any] = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
 GRAY_TOLERANCE = 1.5e-4  # Pillow's grey is .299 R + ..., torchvision's .2989 R + ...: at most 1e-4 apart
 OPERATIONS = {
     BRIGHTNESS: reference.adjust_brightness,
@@ -49,6 +48,11 @@ def neutral(images: Tensor) -> Draws:
     )
 
 
+def plain(size: int, interpolation: Interpolation = "bilinear") -> Preprocessing:
+    """No normalization."""
+    return Preprocessing(size, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), interpolation)
+
+
 def one_by_one(images: Tensor, operation: Callable[[Tensor, int], Tensor]) -> Tensor:
     return torch.stack([operation(image, index) for index, image in enumerate(images / 255)])
 
@@ -59,7 +63,7 @@ def test_crop_is_torchvisions_antialiased_resized_crop(
     stored: tuple[int, int], size: int, interpolation: Interpolation
 ) -> None:
     images = pictures(8, *stored)
-    transform = Augmentation(size=size, area=(0.1, 1.0), interpolation=interpolation, **PLAIN)
+    transform = Augmentation(plain(size, interpolation), area=(0.1, 1.0))
     drawn = transform.draw(images, generator=torch.Generator().manual_seed(1))
     draws = replace(neutral(images), box=drawn.box, flip=drawn.flip)
     assert 0 < draws.flip.sum() < 8
@@ -78,7 +82,7 @@ def test_crop_is_torchvisions_antialiased_resized_crop(
 def test_crop_is_pillows_up_to_its_rounding() -> None:
     images = pictures(4, 60, 80)
     box = torch.tensor([[3.0, 5.0, 50.0, 61.0], [0, 0, 60, 80], [10, 10, 20, 20], [59, 79, 1, 1]])
-    ours = Augmentation(size=32, **PLAIN).apply(images, replace(neutral(images), box=box)) * 255
+    ours = Augmentation(plain(32)).apply(images, replace(neutral(images), box=box)) * 255
     for image, (top, left, height, width), out in zip(images, box.int().tolist(), ours, strict=True):
         picture = Image.fromarray(image.permute(1, 2, 0).numpy()).crop((left, top, left + width, top + height))
         theirs = np.asarray(picture.resize((32, 32), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
@@ -87,7 +91,7 @@ def test_crop_is_pillows_up_to_its_rounding() -> None:
 
 def test_nothing_drawn_changes_nothing() -> None:
     images = pictures(8, 40, 40)
-    out = Augmentation(size=40, **PLAIN).apply(images, neutral(images))
+    out = Augmentation(plain(40)).apply(images, neutral(images))
     torch.testing.assert_close(out, images / 255, atol=1e-6, rtol=0)
 
 
@@ -98,7 +102,7 @@ def test_each_colour_operation_is_torchvisions(operation: int) -> None:
     draws.factors[:, operation] = torch.linspace(-0.5, 0.5, 16) if operation == HUE else torch.linspace(0, 2, 16)
     expected = one_by_one(images, lambda image, i: OPERATIONS[operation](image, float(draws.factors[i, operation])))
     tolerance = GRAY_TOLERANCE if operation in (CONTRAST, SATURATION) else 2e-6
-    out = Augmentation(size=24, **PLAIN).apply(images, draws)
+    out = Augmentation(plain(24)).apply(images, draws)
     torch.testing.assert_close(out, expected, atol=tolerance, rtol=0)
 
 
@@ -106,7 +110,7 @@ def test_grayscale_is_torchvisions_and_white_stays_white() -> None:
     images = pictures(8, 24, 24)
     images[0] = 255
     draws = replace(neutral(images), gray=torch.arange(8) % 2 == 0)
-    out = Augmentation(size=24, **PLAIN).apply(images, draws)
+    out = Augmentation(plain(24)).apply(images, draws)
     grey = one_by_one(images, lambda image, i: reference.rgb_to_grayscale(image, 3) if i % 2 == 0 else image)
     torch.testing.assert_close(out, grey, atol=GRAY_TOLERANCE, rtol=0)
     torch.testing.assert_close(out[0], torch.ones(3, 24, 24), atol=1e-6, rtol=0)
@@ -118,7 +122,7 @@ def test_every_image_undergoes_the_operations_in_its_own_order() -> None:
     factors = torch.tensor([1.3, 0.7, 1.3, 0.25]).repeat(24, 1)
     expected = one_by_one(images, lambda image, i: in_order(image, orders[i].tolist(), factors[i].tolist()))
     draws = replace(neutral(images), order=orders, factors=factors)
-    out = Augmentation(size=16, **PLAIN).apply(images, draws)
+    out = Augmentation(plain(16)).apply(images, draws)
     torch.testing.assert_close(out, expected, atol=4 * GRAY_TOLERANCE, rtol=0)
     mistaken = one_by_one(images, lambda image, i: in_order(image, orders[i].tolist()[::-1], factors[i].tolist()))
     assert (expected - mistaken).abs().amax(dim=(1, 2, 3)).min() > 0.01, "the order makes no difference in this test"
@@ -132,7 +136,7 @@ def in_order(image: Tensor, order: list[int], factors: list[float]) -> Tensor:
 
 def test_the_whole_transform_is_the_composition() -> None:
     images = pictures(12, 50, 60)
-    transform = Augmentation(size=32, grayscale=0.5)
+    transform = Augmentation(Preprocessing(32), grayscale=0.5)
     draws = transform.draw(images, generator=torch.Generator().manual_seed(3))
 
     def compose(image: Tensor, i: int) -> Tensor:
@@ -202,7 +206,7 @@ def test_draws_have_the_asked_frequencies_and_ranges() -> None:
 
 def test_a_seed_decides_everything_and_none_means_the_default_generator() -> None:
     images = pictures(6, 30, 30)
-    transform = Augmentation(size=16)
+    transform = Augmentation(Preprocessing(16))
     first, second = (transform(images, generator=torch.Generator().manual_seed(5)) for _ in range(2))
     assert torch.equal(first, second)
     torch.manual_seed(5)
@@ -212,7 +216,7 @@ def test_a_seed_decides_everything_and_none_means_the_default_generator() -> Non
 
 def test_an_image_is_transformed_alike_in_any_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     images = pictures(10, 30, 40)
-    transform = Augmentation(size=20)
+    transform = Augmentation(Preprocessing(20))
     draws = transform.draw(images, generator=torch.Generator().manual_seed(0))
     whole = transform.apply(images, draws)
     monkeypatch.setattr(augment, "PIECE", 3 * 3 * 20 * 20)
@@ -223,12 +227,12 @@ def test_an_image_is_transformed_alike_in_any_batch(monkeypatch: pytest.MonkeyPa
 def test_neither_autocast_nor_memory_layout_nor_default_type_matters() -> None:
     images = pictures(6, 30, 30)
     before = images.clone()
-    transform = Augmentation(size=16)
+    transform = Augmentation(Preprocessing(16))
     draws = transform.draw(images)
     plain = transform.apply(images, draws)
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.equal(transform.apply(images, draws), plain)
-        assert torch.equal(evaluate_transform(images, 16), evaluate_transform(before, 16))
+        assert torch.equal(evaluate_transform(images, Preprocessing(16)), evaluate_transform(before, Preprocessing(16)))
     assert torch.equal(transform.apply(images.to(memory_format=torch.channels_last), draws), plain)
     torch.set_default_dtype(torch.float64)
     try:
@@ -247,19 +251,20 @@ def test_evaluation_resizes_and_normalises(stored: tuple[int, int], size: int) -
         image = reference.resize(image, [size, size], antialias=True)
         return reference.normalize(image, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
 
-    torch.testing.assert_close(evaluate_transform(images, size), one_by_one(images, resize), atol=1.5e-4, rtol=0)
+    torch.testing.assert_close(
+        evaluate_transform(images, Preprocessing(size)), one_by_one(images, resize), atol=1.5e-4, rtol=0
+    )
 
 
 def test_no_images_give_no_images() -> None:
     images = torch.zeros(0, 3, 30, 30, dtype=torch.uint8)
-    assert Augmentation(size=16)(images).shape == (0, 3, 16, 16)
-    assert evaluate_transform(images, 16).shape == (0, 3, 16, 16)
+    assert Augmentation(Preprocessing(16))(images).shape == (0, 3, 16, 16)
+    assert evaluate_transform(images, Preprocessing(16)).shape == (0, 3, 16, 16)
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"size": 0},
         {"area": (0.0, 1.0)},
         {"area": (0.9, 0.7)},
         {"area": (0.7, 1.1)},
@@ -268,7 +273,6 @@ def test_no_images_give_no_images() -> None:
         {"hue": 0.6},
         {"brightness": -0.1},
         {"grayscale": float("nan")},
-        {"std": (1.0, 0.0, 1.0)},
     ],
 )
 def test_impossible_options_are_refused_by_name(options: dict[str, Any]) -> None:
@@ -276,11 +280,17 @@ def test_impossible_options_are_refused_by_name(options: dict[str, Any]) -> None
         Augmentation(**options)
 
 
+@pytest.mark.parametrize("options", [{"size": 0}, {"std": (1.0, 0.0, 1.0)}, {"interpolation": "nearest"}])
+def test_impossible_preprocessing_is_refused_by_name(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        Preprocessing(**options)
+
+
 def test_images_of_the_wrong_kind_are_refused() -> None:
     with pytest.raises(ValueError, match=r"uint8 \(B, 3, H, W\).*float32"):
         Augmentation()(torch.zeros(2, 3, 8, 8))
     with pytest.raises(ValueError, match=r"uint8 \(B, 3, H, W\).*\(3, 8, 8\)"):
-        evaluate_transform(torch.zeros(3, 8, 8, dtype=torch.uint8))
+        evaluate_transform(torch.zeros(3, 8, 8, dtype=torch.uint8), Preprocessing())
     images = pictures(4, 8, 8)
     with pytest.raises(ValueError, match="4 images but draws for 3"):
         Augmentation().apply(images, neutral(images[:3]))
@@ -291,30 +301,33 @@ class TestOnCuda:
     @pytest.mark.parametrize(("height", "width", "size"), [(227, 227, 224), (300, 90, 64), (40, 40, 64), (64, 64, 64)])
     def test_it_agrees_with_the_cpu(self, height: int, width: int, size: int) -> None:
         images = pictures(16, height, width)
-        transform = Augmentation(size=size)
+        transform = Augmentation(Preprocessing(size))
         draws = transform.draw(images)
         there = Draws(*(value.cuda() for value in vars(draws).values()))
         out = transform.apply(images.cuda(), there).cpu()
         torch.testing.assert_close(out, transform.apply(images, draws), atol=1e-3, rtol=0)
         torch.testing.assert_close(
-            evaluate_transform(images.cuda(), size).cpu(), evaluate_transform(images, size), atol=1e-3, rtol=0
+            evaluate_transform(images.cuda(), Preprocessing(size)).cpu(),
+            evaluate_transform(images, Preprocessing(size)),
+            atol=1e-3,
+            rtol=0,
         )
 
     def test_the_host_never_waits(self) -> None:
         images = pictures(16, 64, 64).cuda()
         aspects, generator = torch.ones(16, device="cuda"), torch.Generator("cuda").manual_seed(0)
-        transform = Augmentation(size=32)
+        transform = Augmentation(Preprocessing(32))
         transform(images, aspects, generator=generator)
         torch.cuda.set_sync_debug_mode("error")
         try:
             transform(images, aspects, generator=generator)
-            evaluate_transform(images, 32)
+            evaluate_transform(images, Preprocessing(32))
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
     def test_a_cuda_graph_draws_anew_at_every_replay(self) -> None:
         images = pictures(16, 64, 64).cuda()
-        transform = Augmentation(size=32)
+        transform = Augmentation(Preprocessing(32))
         torch.cuda.manual_seed(0)
         for _ in range(3):
             transform(images)

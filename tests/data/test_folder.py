@@ -182,7 +182,7 @@ def test_links_to_nowhere_and_to_themselves_are_passed_over(root: Path) -> None:
     assert found.dead == ("self", "a/cat/broken.png", "a/cat/self.png")
 
 
-def test_empty_class_folders_and_hidden_names_are_told(root: Path) -> None:
+def test_empty_class_folders_and_hidden_names_are_reported(root: Path) -> None:
     (root / "a" / "fox").mkdir()
     tree(root, "b/owl/notes.txt", "b/cat/.thumbs.png", ".cache/x/1.png")
     found = scan(root)

@@ -30,7 +30,7 @@ def test_a_sound_folder_is_counted_and_fine(tmp_path: Path, capsys: pytest.Captu
     assert " ".join(lines[-1]) == "2 domains, 2 classes, 12 images, all of which can be read"
 
 
-def test_what_is_wrong_is_said(tmp_path: Path) -> None:
+def test_what_is_wrong_is_reported(tmp_path: Path) -> None:
     root = make_folder(tmp_path / "data")
     for file in (root / "photo" / "dog").iterdir():
         file.unlink()
@@ -79,4 +79,4 @@ def test_checking_refuses_what_packing_refuses(tmp_path: Path) -> None:
     assert refused.name == "art/cat/empty.png"
     with pytest.raises(DataError, match=re.escape(refused.reason)):
         pack(found, tmp_path / "store")
-    assert [progress.phase for progress in reported] == ["measuring", "checking"]
+    assert [event.task for event in reported] == ["measuring", "checking"]

@@ -12,9 +12,10 @@ from mecam.data import open as opening
 from mecam.data import pack as packing
 from mecam.data.domains import DataError, DomainSet
 from mecam.data.open import cache_folder, open_data
-from mecam.data.pack import Progress, pack
+from mecam.data.pack import pack
 from mecam.data.shapes import ShapesSet, shapes
 from mecam.data.store import Store
+from mecam.progress import Event
 from tests.data.folders import make_folder, save
 
 
@@ -74,12 +75,12 @@ class TestShapes:
 class TestFolders:
     def test_a_folder_is_packed_on_first_use(self, cache: Path, tmp_path: Path, decoded: list[str]) -> None:
         root = make_folder(tmp_path / "pets")
-        reports: list[Progress] = []
+        reports: list[Event] = []
         data = open_data(root, progress=reports.append)
         assert isinstance(data, Store)
         assert data.path.is_relative_to(cache)
         assert data.name == "pets"
-        assert reports[-1] == Progress("packing", 12, 12)
+        assert reports[-1] == Event("packing", 12, 12, "images")
         assert len(decoded) == 12
         assert same(open_data(str(root)), data)
         assert same(open_data("pets"), data), "a folder in the working directory, by its name alone"
@@ -125,14 +126,14 @@ class TestFolders:
         assert data.path == store.path
         assert not cache.exists()
 
-    def test_a_folder_that_is_not_there_is_told(self, tmp_path: Path) -> None:
+    def test_a_folder_that_is_not_there_is_reported(self, tmp_path: Path) -> None:
         for path in (tmp_path / "nowhere", "./nowhere", "~/nowhere/at/all"):
             with pytest.raises(DataError, match=r"there is no folder .*nowhere.*give a folder of images, a store"):
                 open_data(path)
 
-    def test_a_cache_that_cannot_be_written_is_told(self, cache: Path, tmp_path: Path) -> None:
+    def test_a_cache_that_cannot_be_written_is_reported(self, cache: Path, tmp_path: Path) -> None:
         cache.write_text("a file where the folder should be")
-        with pytest.raises(DataError, match=r"cannot write .*cache.*give another place.*set \$MECAM_CACHE to"):
+        with pytest.raises(DataError, match=r"cache is a file; a folder is needed there.*set \$MECAM_CACHE to"):
             open_data(make_folder(tmp_path / "pets"))
 
 
@@ -165,11 +166,11 @@ class TestKnownNames:
             open_data(name)
 
     def test_a_name_like_no_other_is_told_with_all_that_are_known(self) -> None:
-        with pytest.raises(DataError, match=r"'xyzzy'; give a folder of images, a store, or shapes, PACS, VLCS"):
+        with pytest.raises(DataError, match=r"'xyzzy'; known are shapes, PACS, VLCS.*path of a folder"):
             open_data("xyzzy")
 
 
-def test_the_cache_is_in_the_home_folder_unless_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_is_in_the_home_folder_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MECAM_CACHE", raising=False)
     assert cache_folder() == Path.home() / ".cache" / "mecam"
     monkeypatch.setenv("MECAM_CACHE", "~/fast")

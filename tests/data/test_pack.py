@@ -23,13 +23,13 @@ from PIL import Image
 
 from mecam.data import _writing
 from mecam.data import pack as packing
-from mecam.data._journal import Journal, Shard
 from mecam.data.domains import DataError
 from mecam.data.folder import scan
 from mecam.data.open import open_data
-from mecam.data.pack import Progress, pack, pack_set
+from mecam.data.pack import pack, pack_set
 from mecam.data.shapes import shapes
 from mecam.data.store import Store
+from mecam.progress import Event
 from tests.data.folders import make_folder, pixels_of, save
 
 fork = multiprocessing.get_context("fork")
@@ -168,7 +168,7 @@ def test_what_is_in_the_way_is_never_overwritten(tmp_path: Path) -> None:
     store = pack(root, tmp_path / "store")
     before = contents(store.path)
     save(root / "art/cat/0000.png", np.zeros((12, 16, 3), dtype=np.uint8))
-    with pytest.raises(DataError, match=r"store is a store of other data, of the data as it was before a change"):
+    with pytest.raises(DataError, match=r"store is a store of other data, of the data before a change"):
         pack(root, tmp_path / "store")
     assert contents(store.path) == before
     (tmp_path / "empty").mkdir()
@@ -298,13 +298,13 @@ class TestInterruption:
         return contents(pack(root, tmp_path / "undisturbed", workers=2).path)
 
     def kill_after(self, shards: int, root: Path, out: Path, mode: Any = "decoded") -> Path:
-        """Pack in another process, and kill it when so many shards are in the journal; returns the journal."""
-        journal = out.parent / f".{out.name}.packing" / "journal.jsonl"
+        """Pack in another process, and kill it when this many shards are complete. Return the folder of its work."""
+        work = out.parent / f".{out.name}.packing"
         child = fork.Process(target=pack, args=(root, out), kwargs={"mode": mode, "workers": 2})
         child.start()
         try:
             for _ in range(2000):
-                if journal.is_file() and journal.read_bytes().count(b"\n") > shards:
+                if len(list(work.glob("shard-*"))) >= shards:
                     break
                 time.sleep(0.005)
         finally:
@@ -312,7 +312,7 @@ class TestInterruption:
             child.join()
         assert child.exitcode == -signal.SIGKILL
         assert not out.exists()
-        return journal
+        return work
 
     @pytest.mark.parametrize("mode", ["decoded", "encoded"])
     def test_after_a_kill_complete_shards_are_kept(
@@ -322,8 +322,8 @@ class TestInterruption:
         with monkeypatch.context() as slow:
             slow_down(slow, 0.02)
             self.kill_after(3, root, tmp_path / "store", mode)
-            journal = self.kill_after(6, root, tmp_path / "store", mode)
-        shards = [json.loads(line) for line in journal.read_text().splitlines()[1:]]
+            work = self.kill_after(6, root, tmp_path / "store", mode)
+        shards = [json.loads(mark.read_bytes()) for mark in work.glob("shard-*")]
         complete = sum(len(bytes.fromhex(shard["pictures"])) // 16 for shard in shards)
         assert complete >= 6
         before = len(decoded())
@@ -331,17 +331,17 @@ class TestInterruption:
         assert len(decoded()) - before == 20 - complete
         assert contents(tmp_path / "store") == whole
 
-    def test_half_a_line_and_half_a_shard_are_not_believed(
+    def test_damaged_marks_and_shards_are_written_again(
         self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: dict[str, bytes]
     ) -> None:
         with monkeypatch.context() as slow:
             slow_down(slow, 0.02)
-            journal = self.kill_after(4, root, tmp_path / "store")
-            lines = journal.read_bytes().splitlines(keepends=True)
-            journal.write_bytes(b"".join(lines[:-1]) + lines[-1][:-1])  # valid, but for the end of the line
+            work = self.kill_after(4, root, tmp_path / "store")
+            first, second, *_ = sorted(work.glob("shard-*"))
+            first.write_bytes(first.read_bytes()[:-1])
+            second.write_bytes(b"")
             self.kill_after(6, root, tmp_path / "store")
-        assert all(json.loads(line) for line in journal.read_text().splitlines())
-        data = journal.parent / "store" / "data.bin"
+        data = work / "store" / "data.bin"
         damaged = bytearray(data.read_bytes())
         damaged[:] = bytes(byte ^ 0x55 for byte in damaged)  # as if nothing had reached the disk before a power cut
         data.write_bytes(damaged)
@@ -369,8 +369,8 @@ class TestInterruption:
         slow_down(monkeypatch, 0.03)  # the worker decodes on until the main thread has its turn
         before = len(decoded())
 
-        def interrupt(progress: Progress) -> None:
-            if progress.phase == "packing" and progress.done >= 6:
+        def interrupt(event: Event) -> None:
+            if event.task == "packing" and event.done >= 6:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
@@ -386,8 +386,8 @@ class TestInterruption:
         monkeypatch.setattr(_writing, "SHARD_BYTES", 100 * IMAGE)
         slow_down(monkeypatch, 0.03)
 
-        def interrupt(progress: Progress) -> None:
-            if progress.phase == "packing":
+        def interrupt(event: Event) -> None:
+            if event.task == "packing":
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
@@ -424,9 +424,9 @@ class TestInterruption:
                 time.sleep(0.005)
         phases = []
 
-        def kill(progress: Progress) -> None:
-            phases.append(progress.phase)
-            if progress.phase == "waiting":
+        def kill(event: Event) -> None:
+            phases.append(event.task)
+            if event.task == "waiting":
                 os.kill(child.pid or 0, signal.SIGKILL)
 
         pack(root, tmp_path / "store", progress=kill)
@@ -438,10 +438,10 @@ class TestInterruption:
 class TestFullDisk:
     @pytest.fixture
     def disk(self, tmp_path: Path) -> Iterator[Path]:
-        """A disk of 64 KiB."""
+        """A disk of 96 KiB."""
         mount = tmp_path / "disk"
         mount.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(mount)]
+        command = ["mount", "-t", "tmpfs", "-o", "size=96k", "tmpfs", str(mount)]
         if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
             pytest.skip("cannot mount a tmpfs here")
         try:
@@ -453,7 +453,9 @@ class TestFullDisk:
         self, disk: Path, tmp_path: Path, decoded: Callable[[], list[str]]
     ) -> None:
         root = make_folder(tmp_path / "data", each=10, size=(32, 32))
-        with pytest.raises(DataError, match=r"data\.bin: 0\.1 MB are needed \(0\.1 MB are free\)"):
+        with pytest.raises(
+            DataError, match=r"data\.bin: No space left on device \(122,880 bytes to write, [\d,]+ free\)"
+        ):
             pack(root, disk / "store")
         assert not decoded()
 
@@ -473,34 +475,24 @@ class TestFullDisk:
 
         with monkeypatch.context() as filling:
             filling.setattr(packing, "resample", resample)
-            with pytest.raises(DataError, match=r"No space left on device.* What is packed so far is kept: make room"):
+            with pytest.raises(
+                DataError, match=r"No space left on device.* What was written before is intact: make room"
+            ):
                 pack(root, disk / "store", workers=2)
         assert not (disk / "store").exists()
-        written = (disk / ".store.packing" / "store" / "data.bin").read_bytes()
-        shards = range(0, len(written), 2 * 3072)
-        complete = sum(written[start:][: 2 * 3072] == whole["data.bin"][start:][: 2 * 3072] for start in shards)
-        assert complete >= 3, "9 images were decoded, and each thread has one shard of two in hand"
+        work = disk / ".store.packing"
+        complete = [int(mark.stem.removeprefix("shard-")) for mark in work.glob("shard-*.json")]
+        assert len(complete) >= 3, "9 images were decoded, and each thread has one shard of two in hand"
+        written = (work / "store" / "data.bin").read_bytes()
+        for start in (2 * 3072 * shard for shard in complete):
+            assert written[start:][: 2 * 3072] == whole["data.bin"][start:][: 2 * 3072]
         (disk / "filler").unlink()
         before = len(decoded())
         pack(root, disk / "store", workers=2)
-        assert len(decoded()) - before == 12 - 2 * complete > 0
+        assert len(decoded()) - before == 12 - 2 * len(complete) > 0
         assert contents(disk / "store") == whole
 
-    def test_a_journal_without_room_loses_no_line_but_the_one_it_refused(self, disk: Path) -> None:
-        with Journal(disk / "work", "data") as journal:
-            fill(disk / "filler")
-            with pytest.raises(DataError, match=r"journal\.jsonl: No space left on device"):
-                add_to(journal, 100)
-            refused = len(journal.shards)
-            assert 0 < refused < 100
-            (disk / "filler").unlink()
-            journal.add(Shard(1000, "1" * 32, "", {}))
-            expected = journal.shards
-        with Journal(disk / "work", "data") as again:
-            assert again.shards == expected
-            assert list(expected) == [*range(refused), 1000]
-
-    def test_a_limit_on_the_size_of_files_is_told(self, tmp_path: Path) -> None:
+    def test_a_limit_on_the_size_of_files_is_reported(self, tmp_path: Path) -> None:
         root = make_folder(tmp_path / "data")
         said = fork.SimpleQueue()
 
@@ -519,11 +511,6 @@ class TestFullDisk:
         assert_is(pack(root, tmp_path / "store"), root)
 
 
-def add_to(journal: Journal, shards: int) -> None:
-    for number in range(shards):
-        journal.add(Shard(number, "0" * 32, "0" * 64, {}))
-
-
 def fill(path: Path) -> None:
     with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
@@ -533,17 +520,17 @@ def fill(path: Path) -> None:
 def test_progress_runs_from_nothing_to_everything(tmp_path: Path) -> None:
     root = make_folder(tmp_path / "data", each=5)
     (root / "photo/cat/0001.png").write_bytes(b"broken")
-    seen: list[Progress] = []
+    seen: list[Event] = []
     threads = set()
 
-    def report(progress: Progress) -> None:
-        seen.append(progress)
+    def report(event: Event) -> None:
+        seen.append(event)
         threads.add(threading.get_ident())
 
     pack(root, tmp_path / "store", progress=report, on_error="skip")
-    packed = [progress.done for progress in seen if progress.phase == "packing"]
+    packed = [event.done for event in seen if event.task == "packing"]
     assert packed == sorted(packed)
-    assert seen[-1] == Progress("packing", 20, 20, unreadable=1)
+    assert seen[-1] == Event("packing", 20, 20, "images", "1 unreadable")
     assert threads == {threading.get_ident()}
 
 
@@ -591,12 +578,12 @@ def test_large_images_take_no_more_than_one_copy_in_all_threads_together(tmp_pat
     assert grown < 7 * 6000 * 3000
 
 
-def test_a_file_that_changes_meanwhile_is_told(tmp_path: Path) -> None:
+def test_a_file_that_changes_meanwhile_is_reported(tmp_path: Path) -> None:
     root = make_folder(tmp_path / "data")
     with (root / "art/cat/0002.png").open("ab") as file:
 
-        def grow(progress: Progress) -> None:
-            if progress.phase == "measuring":
+        def grow(event: Event) -> None:
+            if event.task == "measuring":
                 file.write(b"more")
                 file.flush()
 

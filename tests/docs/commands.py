@@ -8,7 +8,6 @@ from typing import Any
 
 import typer
 
-from mecam import usage
 from mecam.cli import app
 from tests.docs.pages import PAGES, ROOT, blocks, name
 
@@ -37,12 +36,13 @@ def shown() -> dict[str, str]:
 
 
 def _in_help() -> Iterator[tuple[str, str]]:
-    for line in usage.FIRST.splitlines():
+    group: Any = typer.main.get_command(app)
+    for line in group.help.splitlines():
         if line.startswith("  mecam ") and "COMMAND" not in line:
             yield "mecam --help", line
-    for command, lines in usage.EXAMPLES.items():
-        yield from ((f"mecam {command} --help", line) for line in lines)
-    group: Any = typer.main.get_command(app)
+    for words, command in (*group.commands.items(), *group.commands["data"].commands.items()):
+        for line in (command.epilog or "").splitlines()[2:]:
+            yield f"mecam {words} --help", line.strip()
     for command in ("train", "bench"):
         for option in group.commands[command].params:
             for settings in re.findall(r"--set \w.*", option.help or ""):

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from mecam.benchmark.jobs import Watch
 from mecam.benchmark.worker import work
 from mecam.cli import app
 from mecam.data.known import KNOWN
 from mecam.data.shapes import shapes
+from mecam.progress import Progress
 from mecam.recipe import Recipe
 from tests.docs.pages import ROOT
 
@@ -29,15 +29,17 @@ SMALL = {
     "spectrum": "--images 8 --draws 2",
     "landscape": "--images 8 --steps 3",
 }
-SIZES = {r"\b(warmup|track)=\d+": r"\1=1", r"^20$": "2"}
+SIZES = {r"--(warmup|track) \d+": r"--\1 1", r" 20\b": " 2"}
 # examples that leave what the others read
 PRODUCERS = {
     "model": "mecam train --data root --optimizer mecam --out model",
     "results": "mecam bench --data root --optimizer adam,mecam --out results",
     "runs": "mecam bench --target sketch --optimizer adam,sam,mecam --seeds 0,1,2 --steps 300 --out runs",
-    "tracked": "mecam train --optimizer mecam --target sketch --set track=10 --out tracked",
+    "tracked": "mecam train --optimizer mecam --target sketch --track 10 --out tracked",
     "table3": "mecam bench recipes/table3.toml --out table3",
     "packed": "mecam data pack root --out packed",
+    "records.json": "mecam bench --optimizer adam,mecam --measure curvature,eigenvalue,landscape "
+    "--records records.json --out results",
 }
 WORDS = {"ROOT": "root", "STORE": "packed", "RUNS": "runs"}  # placeholders; RUN and OTHER are two runs of results
 
@@ -77,10 +79,10 @@ class Sandbox:
 
     def words(self, line: str) -> list[str]:
         """The words after `mecam`, as a shell would give them, with sizes that take no time."""
+        for pattern, small in SIZES.items():
+            line = re.sub(pattern, small, line)
         words = shlex.split(line)
         words = words[words.index("mecam.cli") + 1 :] if words[0] == "torchrun" else words[1:]
-        for pattern, small in SIZES.items():
-            words = [re.sub(pattern, small, word) for word in words]
         words = [found for word in words for found in self._expanded(word)]
         words += SMALL.get(words[0], "").split()
         return (
@@ -98,14 +100,14 @@ class Sandbox:
 def small_world(home: Path) -> Iterator[None]:
     """The embedded set with a few images, data and cache in `home`, and runs of a benchmark in this process."""
 
-    def run(engine: Any, recipes: Sequence[Recipe], out: Path, watch: Watch) -> None:  # noqa: ARG001
+    def run(engine: Any, recipes: Sequence[Recipe], out: Path, progress: Progress) -> None:
         kinds: dict[tuple[str, ...], Recipe] = {}
         for recipe in recipes:
             kinds.setdefault(
                 (recipe.method, recipe.optimizer, recipe.averaging, str(recipe.optimizer_settings)), recipe
             )
         for recipe in list(kinds.values())[:6]:  # one target and one seed of each
-            work(recipe, out, "cpu", watch)
+            work(recipe, out, "cpu", progress, after=engine.after)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MECAM_CACHE", str(home / "cache"))

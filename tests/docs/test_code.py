@@ -1,18 +1,21 @@
-"""Python in the documentation runs, each page from top to bottom; for commands see test_commands.py."""
+"""Python in the documentation runs, each page from top to bottom; for commands see test_commands.py.
+
+Blocks marked `py` need a framework that is not installed here: tests/ecosystem/test_docs.py runs them.
+"""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from mecam.methods import METHODS
 from mecam.models import resnet8
 from tests.docs.pages import PAGES, blocks, name
 
-LANGUAGES = {"python", "sh", "text", "toml", ""}
+LANGUAGES = {"python", "py", "sh", "text", "toml", ""}
 
 
 def python_pages() -> list[Path]:
@@ -23,7 +26,25 @@ def setting() -> dict[str, Any]:
     """What a snippet leaves to its reader: a model, batches and a loss."""
     torch.manual_seed(0)
     data = TensorDataset(torch.randn(8, 3, 32, 32), torch.randint(0, 7, (8,)))
-    return {"model": resnet8(classes=7), "loader": DataLoader(data, batch_size=4), "loss_function": F.cross_entropy}
+    return {
+        "model": resnet8(classes=7),
+        "loader": DataLoader(data, batch_size=4),
+        "loss_function": F.cross_entropy,
+        "language_model": LanguageModel(),
+        "sentences": [{"tokens": torch.tensor([n, 1]), "labels": torch.tensor(n % 2)} for n in range(16)],
+    }
+
+
+class LanguageModel(nn.Module):
+    """A model that returns its loss, as those of Transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Embedding(16, 4), nn.Flatten(), nn.Linear(8, 2))
+
+    def forward(self, tokens: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        logits = self.layers(tokens)
+        return {"loss": F.cross_entropy(logits, labels), "logits": logits}
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +55,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("page", python_pages(), ids=name)
 @pytest.mark.filterwarnings("ignore")
-def test_python_runs(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mecam.methods.registry.METHODS", dict(METHODS))  # a page may register one
+@pytest.mark.usefixtures("own_parts")
+def test_python_runs(page: Path) -> None:
     names = {"__name__": "page", **setting()}
     for number, block in enumerate(block for block in blocks(page) if block.language == "python"):
         exec(compile(block.code, f"{name(page)}, block {number}", "exec"), names)

@@ -20,6 +20,7 @@ NOT_RUN = {  # by its first words
     "pre-commit install": "changes the repository",
     "python -m build": "tests/packaging builds",
     "python benchmarks/": "takes hours",
+    "python docs/pictures/": "redraws a picture",
     "make": "takes minutes, and sets up an environment",
     "mecam --install-completion": "changes the start-up files of a shell",
     "mecam train --backbone tiny": "a backbone that the reader of docs/adding/backbone.md adds",
@@ -55,6 +56,8 @@ def is_mention(line: str) -> bool:
     """Whether a line in running text names a command, or an option, and leaves out what the command needs."""
     if not LINES[line].endswith(", text") or line.startswith("torchrun"):
         return False
+    if line.endswith(" --help"):
+        return True
     try:
         parse(shlex.split(line)[1:])
     except Exception as error:

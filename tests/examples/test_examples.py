@@ -13,6 +13,7 @@ import pytest
 from mecam.methods import METHODS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+pytestmark = pytest.mark.usefixtures("own_parts")  # the examples register them
 LINES = "accuracy on sketch, which was not trained on: "
 
 
@@ -78,6 +79,19 @@ def test_custom_method() -> None:
 def test_custom_virtual_domain() -> None:
     found = main("custom_virtual_domain.py")(3)
     assert set(found) == {"no virtual domain", "another light"}
+
+
+def test_inner_step() -> None:
+    losses = main("inner_step.py")(20)
+    assert losses[-1] < losses[0]
+
+
+def test_curvature_radius() -> None:
+    assert main("curvature_radius.py")(20) > 0
+
+
+def test_held_out_domain() -> None:
+    assert set(main("held_out_domain.py")(3)) == {"erm", "heldout"}
 
 
 def test_the_notebook_runs_from_top_to_bottom(monkeypatch: pytest.MonkeyPatch) -> None:

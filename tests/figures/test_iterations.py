@@ -8,8 +8,7 @@ import pytest
 from mecam.benchmark import results
 from mecam.figures import iterations
 from mecam.figures.points import Missing, Point
-from mecam.recipe import make
-from mecam.runs import RunFolder
+from mecam.recipe import Recipe
 from tests.benchmark.folders import write_run
 from tests.report import runs
 
@@ -73,7 +72,7 @@ def test_the_weights_selected_so_far(selection: str, expected: list[float]) -> N
         record(30, 0.5, 0.2),
         record(40, 0.6, 0.3),
     ]
-    selected = iterations.selected(records, make({"target": "sketch", "selection": selection}))
+    selected = iterations.selected(records, Recipe(target="sketch", selection=selection))
     assert [step for step, _ in selected] == [10, 20, 30, 40]
     assert [accuracy for _, accuracy in selected] == pytest.approx(expected)
 
@@ -104,7 +103,6 @@ def test_no_more_lines_than_can_be_told_apart_the_papers_first(tmp_path: Path) -
 
 
 def test_without_evaluations_there_is_no_figure(tmp_path: Path) -> None:
-    folder = RunFolder(write_run(tmp_path, 0.5))
-    assert not folder.records_file.exists()
+    write_run(tmp_path, 0.5)
     with pytest.raises(Missing, match="several evaluations"):
         found(tmp_path)

@@ -5,11 +5,11 @@ from pathlib import Path
 from mecam.benchmark.plan import expand, read
 from mecam.benchmark.tables import Key
 from mecam.figures.sweeps import sweeps
-from mecam.recipe import Recipe, make
+from mecam.recipe import Recipe
 
 
 def row(optimizer: str, settings: dict[str, float], **values: object) -> tuple[Key, Recipe]:
-    recipe = make({"optimizer": optimizer, "optimizer_settings": settings, "target": "art", **values})
+    recipe = Recipe(**{"optimizer": optimizer, "optimizer_settings": settings, "target": "art", **values})
     variant = ", ".join(f"{name}={value}" for name, value in settings.items())
     return Key("shapes", "erm", optimizer, "none", variant), recipe
 

@@ -13,6 +13,7 @@ from mecam.benchmark import results
 from mecam.cli import app
 from mecam.figures import FIGURES, iterations, write
 from mecam.figures.write import images
+from mecam.progress import Event
 from mecam.runs import RunFolder
 from tests.benchmark.folders import write_run
 
@@ -96,10 +97,10 @@ def test_an_empty_folder_leaves_the_one_that_needs_no_runs(tmp_path: Path) -> No
 def test_names_are_not_formulas_and_runs_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     write_run(tmp_path, 0.5, data="a $x_$ <b>&", target="t $\\frac{")
     (write_run(tmp_path, 0.5, optimizer="sam") / "run.json").write_text("{")
-    told: list[str] = []
-    written = {figure.name: figure for figure in write(tmp_path, tmp_path / "figures", tell=told.append)}
+    events: list[Event] = []
+    written = {figure.name: figure for figure in write(tmp_path, tmp_path / "figures", progress=events.append)}
     assert written["figure1"].files
-    assert len(told) == 1
+    assert [event.kind for event in events] == ["warning"]
 
 
 def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:

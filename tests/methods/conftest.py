@@ -8,6 +8,7 @@ from torch import nn
 
 from mecam.methods import Batch, Setting
 from mecam.models.network import Backbone, Network
+from mecam.preprocessing import Preprocessing
 
 CLASSES, DOMAINS, EACH = 3, 3, 6
 
@@ -31,7 +32,7 @@ def make_network() -> Callable[..., Network]:
         layers.add_module("stem", nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1, bias=False), nn.BatchNorm2d(4), nn.Tanh()))
         layers.add_module("stage", nn.Sequential(nn.Conv2d(4, 6, 3, 2, 1), nn.Tanh()))
         layers.add_module("pool", nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()))
-        backbone = Backbone(layers, 6, ("stem", "stage"), ("fc",), image_size=8)
+        backbone = Backbone(layers, 6, ("stem", "stage"), ("fc",), Preprocessing(8))
         return Network(backbone, classes=CLASSES, dropout=dropout).double().train()
 
     return make

@@ -9,16 +9,17 @@ import torch
 from torch import Tensor
 
 from mecam.data.shapes import ShapesSet, shapes
+from mecam.hyperparameters import Choice, LogUniform, Uniform
 from mecam.methods import METHODS, create
-from mecam.methods.registry import defaults
 from mecam.optim import OPTIMIZERS
-from mecam.optim.hyperparameters import Choice, LogUniform, Uniform
-from mecam.recipe import RecipeError, make
+from mecam.recipe import Recipe, RecipeError
 from mecam.runs import checkpoint
 from mecam.serving import load_model
 from mecam.training import train
 from mecam.training.machine import find_machine
 from mecam.training.run import Run
+from mecam.training.state import load_state_dict, state_dict
+from mecam.training.step import train_step
 
 PAPER_OPTIMIZERS = ["adam", "adamw", "sgd", "yogi", "adabelief", "adahessian", "sam", "asam", "gsam", "gam", "sagm",
                     "fad", "crsam", "fsam", "mecam"]  # fmt: skip
@@ -31,7 +32,7 @@ def data() -> ShapesSet:
 
 
 def run(data: ShapesSet, **values: Any) -> Run:
-    recipe = make({"target": "sketch", "steps": 6, "batch": 4, "image_size": 16, **values})
+    recipe = Recipe(**{"target": "sketch", "steps": 6, "batch": 4, "image_size": 16, **values})
     return Run(recipe, find_machine("cpu"), data)
 
 
@@ -57,7 +58,7 @@ def assert_same(left: Any, right: Any) -> None:
 @EVERY
 def test_a_mecam_step_advances_the_state_as_an_adam_step_does(name: str, data: ShapesSet) -> None:
     plain, sharp = run(data, method=name), run(data, method=name, optimizer="mecam")
-    plain.step(0), sharp.step(0)
+    train_step(plain, 0), train_step(sharp, 0)
     assert_same(plain.method_state, sharp.method_state)
     assert_same(plain.method.state_dict(), sharp.method.state_dict())
     assert_same(dict(plain.trained.named_buffers()), dict(sharp.trained.named_buffers()))
@@ -69,16 +70,16 @@ def test_a_mecam_step_advances_the_state_as_an_adam_step_does(name: str, data: S
 def test_the_state_survives_a_checkpoint(name: str, optimizer: str, data: ShapesSet, tmp_path: Path) -> None:
     whole = run(data, method=name, optimizer=optimizer, dropout=0.1)
     for step in range(3):
-        whole.step(step)
-    checkpoint.save(tmp_path / "checkpoint", whole.state_dict(2))
+        train_step(whole, step)
+    checkpoint.save(tmp_path / "checkpoint", state_dict(whole, 2))
     for step in range(3, 6):
-        whole.step(step)
-    end = whole.state_dict(5)
+        train_step(whole, step)
+    end = state_dict(whole, 5)
     resumed = run(data, method=name, optimizer=optimizer, dropout=0.1)
-    resumed.load_state_dict(checkpoint.load(tmp_path / "checkpoint"))
+    load_state_dict(resumed, checkpoint.load(tmp_path / "checkpoint"))
     for step in range(3, 6):
-        resumed.step(step)
-    assert_same(end, resumed.state_dict(5))
+        train_step(resumed, step)
+    assert_same(end, state_dict(resumed, 5))
 
 
 @EVERY
@@ -87,7 +88,7 @@ def test_steps_move_what_trains_and_nothing_else(name: str, data: ShapesSet) -> 
     before = {key: value.clone() for key, value in built.trained.named_parameters()}
     sides = {key: value.clone() for key, value in flat(built.method.state_dict()).items() if isinstance(value, Tensor)}
     for step in range(6):
-        built.step(step)
+        train_step(built, step)
     trained = {id(p) for group in built.optimizer.param_groups for p in group["params"]}
     frozen = {id(p) for p in built.trained.parameters()} - trained
     for key, parameter in built.trained.named_parameters():
@@ -107,7 +108,7 @@ def test_too_little_is_refused_and_the_least_trains(name: str, data: ShapesSet) 
             run(data, method=name, batch=method.images - 1)
     least = run(data, method=name, batch=method.images)
     for step in range(2):
-        least.step(step)
+        train_step(least, step)
     assert all(parameter.isfinite().all() for parameter in least.trained.parameters())
 
 
@@ -123,13 +124,13 @@ def test_a_class_may_be_absent(name: str, data: ShapesSet) -> None:
 
     built.feed.next = one_class  # type: ignore[method-assign]
     for step in range(2):
-        built.step(step)
+        train_step(built, step)
     assert all(parameter.isfinite().all() for parameter in built.trained.parameters())
 
 
 @EVERY
 def test_hyperparameters_are_declared_with_defaults_in_their_ranges(name: str) -> None:
-    method, given = METHODS[name], defaults(name)
+    method, given = METHODS[name], METHODS.defaults(name)
     assert set(inspect.signature(method.__init__).parameters) - {"self", "args", "kwargs"} == set(given)
     for key, hyperparameter in method.hyperparameters.items():
         if given[key] is not None:  # which leaves a rate to the recipe's
@@ -155,11 +156,11 @@ def test_a_sample_of_all_combinations_trains(number: int, name: str, data: Shape
     optimizer = PAPER_OPTIMIZERS[number % len(PAPER_OPTIMIZERS)]
     averaging = ("none", "ema", "swad")[number % 3]
     values = {"method": name, "optimizer": optimizer, "averaging": averaging, "steps": 2, "evaluate_every": 1}
-    recipe = make({"target": "sketch", "batch": 4, "image_size": 16, **values})
+    recipe = Recipe(**{"target": "sketch", "batch": 4, "image_size": 16, **values})
     if optimizer == "adahessian" and METHODS[name].surgery:
         with pytest.raises(RecipeError, match=f"{name} writes gradients itself"):
             train(recipe, tmp_path, device="cpu", data=data)
-        recipe = make({**recipe.to_dict(), "optimizer": "adam"})
+        recipe = Recipe(**{**recipe.to_dict(), "optimizer": "adam"})
     folder = train(recipe, tmp_path, device="cpu", data=data)
     assert 0 <= folder.read_result()["target_accuracy"] <= 1
     model = load_model(folder.path)

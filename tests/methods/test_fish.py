@@ -13,7 +13,8 @@ from mecam.methods import create
 from mecam.methods.base import Batch, Setting
 from mecam.methods.fish import META_LR, Fish
 from mecam.models.network import Network
-from mecam.recipe import Recipe, is_variant, lr_ratio, make
+from mecam.profiles import lr_ratio
+from mecam.recipe import Recipe, is_variant
 from mecam.training.build import build_optimizer
 
 
@@ -48,12 +49,12 @@ def test_a_recipe_of_fish_is_fish(
     values: dict[str, Any], meta_lr: float, make_network: Callable[..., Network], make_batch: Callable[..., Batch]
 ) -> None:
     """Three steps of the method and optimizer that a recipe stands for, the outer one without momentum and decay."""
-    recipe = make({"data": "PACS", "method": "fish", **values})
+    recipe = Recipe(**{"data": "PACS", "method": "fish", **values})
     assert not is_variant(recipe)
     ours, theirs, kept = make_network(), make_network(), None
     method = create("fish", **recipe.method_settings)
-    method.build(ours, Setting(3, 3, recipe.steps, recipe.lr, recipe.weight_decay, lr_ratio(recipe)))
-    optimizer = build_optimizer(recipe, method, ours, ours, torch.device("cpu"))
+    method.build(ours, Setting(3, 3, recipe.steps, recipe.lr, recipe.weight_decay, lr_ratio(vars(recipe))))
+    optimizer = build_optimizer(recipe, method, ours, ours, torch.device("cpu")).base_optimizer
     state = method.initial_state()
     for step in range(3):
         batch = make_batch(seed=step)
@@ -79,13 +80,13 @@ def test_a_recipe_of_fish_is_fish(
     ],
 )
 def test_another_outer_step_is_a_variant(values: dict[str, Any], variant: bool) -> None:
-    assert is_variant(make({"method": "fish", **values})) is variant
-    assert not is_variant(make({**values, "method": "erm"}))
+    assert is_variant(Recipe(**{"method": "fish", **values})) is variant
+    assert not is_variant(Recipe(**{**values, "method": "erm"}))
 
 
 def test_stored_recipes_mean_what_they_did(network: Network, batch: Batch, setting: Setting) -> None:
     """Without inner_lr, G = meta_lr (θ − θ̃) / lr; a recipe under SGD that does not name its momentum had one."""
-    assert is_variant(Recipe(method="fish", optimizer="sgd", lr=0.06))
+    assert is_variant(Recipe.from_dict({"method": "fish", "optimizer": "sgd", "lr": 0.06}))
     for settings, meta_lr in (({}, 0.5), ({"meta_lr": 0.1}, 0.1)):
         method, twin = create("fish", **settings), deepcopy(network)
         method.build(network, setting)
@@ -171,4 +172,4 @@ def test_the_order_of_domains_matters_and_frozen_weights_do_not_move(
 
 
 def test_a_recipe_and_the_method_have_one_default() -> None:
-    assert make({"method": "fish"}).lr == META_LR
+    assert Recipe(method="fish").lr == META_LR

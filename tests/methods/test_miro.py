@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from mecam.methods.base import Batch, Setting
 from mecam.methods.miro import MIRO, Anchored
 from mecam.models.network import Backbone, Network
+from mecam.preprocessing import Preprocessing
 
 
 @pytest.fixture
@@ -116,7 +117,7 @@ def test_it_can_be_copied_moved_and_switched(anchored: Anchored, batch: Batch) -
     assert not anchored._start[0].training
     single = Batch(batch.images.float(), batch.labels, batch.domains)
     assert MIRO().loss(anchored.float(), single, None, None)[0].dtype == torch.float32
-    assert anchored.taps.found is None
+    assert anchored.taps.outputs is None
 
 
 class ChannelsLast(nn.Module):
@@ -131,7 +132,7 @@ class ChannelsLast(nn.Module):
 def test_each_stage_tells_where_its_channels_are(setting: Setting) -> None:
     mean = nn.Sequential(nn.Flatten(1, 2), nn.AdaptiveAvgPool2d((1, 4)), nn.Flatten())
     layers = nn.Sequential(nn.Conv2d(3, 4, 3), ChannelsLast(), mean)
-    network = Network(Backbone(layers, 4, ("0", "1"), (), image_size=8), classes=3)
+    network = Network(Backbone(layers, 4, ("0", "1"), (), Preprocessing(8)), classes=3)
     assert MIRO().build(network, setting).axes == [1, 3, 1]
     layers[1].output_fmt = "NCHW"
     assert MIRO().build(network, setting).axes == [1, 1, 1]

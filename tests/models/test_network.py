@@ -110,7 +110,10 @@ def test_stages_are_the_three_before_the_last() -> None:
     assert create("resnet18", classes=2).stages == ("featurizer.layer1", "featurizer.layer2", "featurizer.layer3")
 
 
-@pytest.mark.parametrize(("settings", "message"), [({"classes": 0}, "at least 1 class"), ({"dropout": 1.0}, "below 1")])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"classes": 0}, "classes must be at least 1"), ({"dropout": 1.0}, r"dropout must be in \[0, 1\)")],
+)
 def test_impossible_settings_are_refused(settings: dict[str, float], message: str) -> None:
     backbone = Backbone(nn.Flatten(), 12, (), ("fc",))
     with pytest.raises(ValueError, match=message):

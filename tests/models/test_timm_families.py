@@ -52,7 +52,7 @@ def test_a_family(name: str, size: int) -> None:
     torch.manual_seed(0)
     # in float64: layer scales and residuals start near 0 in some, and the change must stand out from rounding
     network = create(f"timm/{name}", classes=3, pretrained=False, image_size=size).double().eval()
-    assert network.image_size == size
+    assert network.preprocessing.size == size
     images = torch.randn(4, 3, size, size, dtype=torch.float64)
     labels = torch.tensor([0, 1, 2, 0])
     style = MixStyle(alpha=1.0).attach(network, network.stages)

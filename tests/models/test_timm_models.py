@@ -25,7 +25,7 @@ def test_models_of_every_kind(name: str, expected: list[str]) -> None:
     torch.manual_seed(0)
     network = create(f"timm/{name}", classes=3, pretrained=False).eval()
     assert list(network.stages) == [f"featurizer.{stage}" for stage in expected]
-    images = torch.randn(4, 3, network.image_size, network.image_size)
+    images = torch.randn(4, 3, network.preprocessing.size, network.preprocessing.size)
     plain = network(images)
     assert network.features(images).shape == (4, network.num_features)
     assert plain.shape == (4, 3)
@@ -41,28 +41,28 @@ def test_a_model_that_names_no_stages() -> None:
 def test_the_configuration_decides_size_and_normalization() -> None:
     network = create("timm/inception_v3.tv_in1k", classes=3, pretrained=False)
     config = timm.get_pretrained_cfg("inception_v3.tv_in1k")
-    assert network.image_size == config.input_size[-1] == 299
-    assert network.normalization.mean == config.mean
-    assert network.normalization.std == config.std
-    assert network.interpolation == config.interpolation == "bicubic"
-    assert create("timm/test_resnet", classes=3, pretrained=False).interpolation == "bilinear"
-    assert create("resnet8", classes=3).interpolation == "bilinear"
+    assert network.preprocessing.size == config.input_size[-1] == 299
+    assert network.preprocessing.mean == config.mean
+    assert network.preprocessing.std == config.std
+    assert network.preprocessing.interpolation == config.interpolation == "bicubic"
+    assert create("timm/test_resnet", classes=3, pretrained=False).preprocessing.interpolation == "bilinear"
+    assert create("resnet8", classes=3).preprocessing.interpolation == "bilinear"
 
 
 class TestImageSize:
     def test_a_transformer_is_built_for_it(self) -> None:
         images = torch.randn(2, 3, 224, 224)
         network = create("timm/vit_small_patch14_dinov2", classes=3, pretrained=False, image_size=28).eval()
-        assert network.image_size == 28
+        assert network.preprocessing.size == 28
         assert network(images[..., :28, :28]).shape == (2, 3)
         with torch.device("meta"):
-            assert create("timm/vit_small_patch14_dinov2", classes=3, pretrained=False).image_size == 518
-            assert create("timm/vit_tiny_patch16_384", classes=3, pretrained=False).image_size == 384
+            assert create("timm/vit_small_patch14_dinov2", classes=3, pretrained=False).preprocessing.size == 518
+            assert create("timm/vit_tiny_patch16_384", classes=3, pretrained=False).preprocessing.size == 384
 
     def test_a_convolutional_network_takes_any(self) -> None:
         network = create("timm/test_resnet", classes=3, pretrained=False, image_size=48).eval()
-        assert network.image_size == 48
-        assert build("test_resnet", pretrained=False, image_size=48).image_size == 48
+        assert network.preprocessing.size == 48
+        assert build("test_resnet", pretrained=False, image_size=48).preprocessing.size == 48
         assert network(torch.randn(2, 3, 48, 48)).shape == (2, 3)
 
     @pytest.mark.parametrize(("name", "size"), [("vit_tiny_patch16_224", 8), ("efficientformer_l1", 64)])

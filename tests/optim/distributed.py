@@ -26,8 +26,6 @@ from mecam.optim import (
     SAGM,
     SAM,
     WSAM,
-    CurveMeCAM,
-    InnerMeCAM,
     LookSAM,
     MeCAM,
     ThinMeCAM,
@@ -51,8 +49,6 @@ METHODS = {
     "thinmecam gated": partial(
         ThinMeCAM, rho=0.4, alpha=0.4, beta=0.3, every=3, gate=0.05
     ),  # between the gaps of the two ranks
-    "curvemecam": partial(CurveMeCAM, rho=0.4, alpha=0.1, share=0.5),
-    "innermecam": partial(InnerMeCAM, rho=0.4, alpha=0.4, beta=0.3, eta=0.5),
     "wsam coupled": partial(WSAM, rho=0.4, gamma=0.7, decouple=False),
 }
 # imported once, by the server that all processes of a test session are forked from: that takes longer than the tests

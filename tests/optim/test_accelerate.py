@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from mecam.optim import FSAM, SAM, MeCAM, SharpnessAware
 
+works_with = partial(pytest.mark.works_with, "Accelerate", packages=["accelerate"])
 STEPS = 6
 torch.manual_seed(0)
 INPUTS, TARGETS = torch.randn(STEPS * 8, 6), torch.randint(0, 3, (STEPS * 8,))
@@ -81,6 +83,7 @@ def assert_same(one: Run, two: Run) -> None:
     torch.testing.assert_close(one.optimizer.state_dict(), two.optimizer.state_dict(), rtol=0, atol=0)
 
 
+@works_with("prepare, backward in the closure: updates equal the plain loop's, bit for bit")
 @pytest.mark.parametrize("method", [SAM, MeCAM, FSAM])
 def test_a_run_is_the_plain_loop(method: type[SharpnessAware]) -> None:
     prepared, plain = Run(method, Accelerator(cpu=True)).steps(), Run(method).steps()
@@ -90,6 +93,7 @@ def test_a_run_is_the_plain_loop(method: type[SharpnessAware]) -> None:
     assert prepared.inner.param_groups[0]["lr"] == pytest.approx(0, abs=1e-9), "the schedule has run down"
 
 
+@works_with("bf16")
 @pytest.mark.parametrize("method", [SAM, MeCAM])
 def test_bf16(method: type[SharpnessAware]) -> None:
     prepared, plain = Run(method, Accelerator(cpu=True, mixed_precision="bf16")), Run(method)
@@ -101,6 +105,7 @@ def test_bf16(method: type[SharpnessAware]) -> None:
     assert_same(prepared, plain.steps())
 
 
+@works_with("save_state and load_state: ends as an uninterrupted run, bit for bit")
 @pytest.mark.parametrize("method", [MeCAM, FSAM])
 def test_resuming_from_save_state_ends_bit_for_bit_the_same(method: type[SharpnessAware], tmp_path: Path) -> None:
     accelerator = Accelerator(cpu=True)
@@ -154,6 +159,7 @@ class TestAccumulate:
             epoch()
         assert all(map(torch.equal, run.model.parameters(), before))
 
+    @works_with("accumulation inside the closure")
     def test_micro_batches_belong_into_the_closure(self) -> None:
         accelerator = Accelerator(cpu=True)
         run, plain = Run(MeCAM, accelerator), Run(MeCAM)

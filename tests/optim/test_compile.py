@@ -122,6 +122,7 @@ def assert_like_eager(model: Network, steps: int = 5) -> None:
     assert [int(b) for name, b in model.named_buffers() if name.endswith("num_batches_tracked")] == [steps]
 
 
+@pytest.mark.works_with("torch.compile", "a module or function, or a part of it, with model=", packages=["torch"])
 @pytest.mark.parametrize("how", [module, in_place, function, inside, part])
 def test_with_the_model_given_everything_is_as_in_eager_mode(how: Callable[[nn.Module, Any], Forward]) -> None:
     with warnings.catch_warnings():
@@ -193,6 +194,7 @@ def test_torch_warns_of_the_hook_on_a_compiled_module_and_of_nothing_else() -> N
 
 
 @torch._inductor.config.patch(compile_threads=1)  # starting a pool of compilers takes longer than one compilation
+@pytest.mark.works_with("torch.compile", "default mode, through Inductor", packages=["torch"])
 def test_inductor() -> None:
     def trained(backend: str | None) -> list[Tensor]:
         torch.manual_seed(1)

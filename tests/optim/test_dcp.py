@@ -244,6 +244,9 @@ def test_one_new_process_resumes_bit_for_bit(single: Any, alone: Ranks, method: 
     assert not differences(found, single[f"{method}, {base}"][0])
 
 
+@pytest.mark.works_with(
+    "torch FSDP2", "distributed checkpoint (DCP): two new processes resume bit for bit", packages=["torch"]
+)
 @pytest.mark.parametrize(("method", "base"), RUNS)
 def test_two_new_processes_resume_bit_for_bit(before: Ranks, after: Ranks, method: str, base: str) -> None:
     uninterrupted = before[f"uninterrupted: {method}, {base}"]
@@ -272,7 +275,7 @@ def test_a_flat_state_without_what_the_method_keeps_is_announced() -> None:
     train(model, optimizer, range(HALF))
     state = get_optimizer_state_dict(model, optimizer, options=options)
     model, optimizer = begin_elsewhere("fsam", "adam")
-    with pytest.warns(UserWarning, match="has no m and starts it anew"):
+    with pytest.warns(UserWarning, match="has no m and resets it"):
         set_optimizer_state_dict(model, optimizer, state, options=options)
     model, optimizer = begin("mecam", "adam")
     train(model, optimizer, range(HALF))

@@ -310,6 +310,7 @@ def test_every_method_is_covered() -> None:
     assert {method.func for method in METHODS.values()} == classes
 
 
+@pytest.mark.works_with("torch DDP", "two processes, every method: updates equal one process's", packages=["torch"])
 @pytest.mark.parametrize(("kind", "method"), TOGETHER)
 def test_two_processes_update_as_one_does_on_both_batches(ranks: Ranks, kind: str, method: str) -> None:
     alone, losses = train_alone(method, kind)

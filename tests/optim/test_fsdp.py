@@ -330,6 +330,7 @@ def furthest(found: dict[str, Tensor], expected: dict[str, Tensor]) -> tuple[flo
     return max(((found[name] - expected[name]).abs().max().item(), name) for name in expected)
 
 
+@pytest.mark.works_with("torch FSDP2", "two processes, every method: updates equal one process's", packages=["torch"])
 @pytest.mark.parametrize(("kind", "method"), SHARDED)
 def test_two_processes_update_as_one_does_on_both_batches(ranks: Ranks, kind: str, method: str) -> None:
     alone = train_alone(method, kind)
@@ -349,6 +350,7 @@ def test_an_empty_shard_was_among_them(ranks: Ranks) -> None:
     assert any(ranks["layers: sam"][1]["empty"])
 
 
+@pytest.mark.works_with("torch tensor parallel", "two processes: updates equal one process's", packages=["torch"])
 @pytest.mark.parametrize("method", PARALLEL)
 def test_tensor_parallel_training_updates_as_one_process_does(ranks: Ranks, method: str) -> None:
     alone = train_parallel_net(method, parallel_net())

@@ -4,6 +4,7 @@ import copy
 import logging
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec"),
     pytest.mark.filterwarnings("ignore:.*ckpt_path.*"),
 ]
+works_with = partial(pytest.mark.works_with, "Lightning", packages=["lightning"])
 BATCH, EPOCHS = 8, 3
 torch.manual_seed(0)
 INPUTS, TARGETS = torch.randn(32, 6), torch.randint(0, 3, (32,))
@@ -135,6 +137,7 @@ def assert_same(one: nn.Module, two: nn.Module) -> None:
         assert torch.equal(tensor, two.state_dict()[name]), name
 
 
+@works_with("automatic optimization in float32, float64 and bf16-mixed: updates equal the plain loop's, bit for bit")
 @pytest.mark.parametrize("method", [SAM, MeCAM, FSAM])
 @pytest.mark.parametrize(
     ("precision", "loop"),
@@ -176,6 +179,7 @@ def test_the_wrapped_optimizer_shows_what_the_optimizer_shows(tmp_path: Path) ->
     torch.testing.assert_close(wrapped.state_dict(), inner.state_dict(), rtol=0, atol=0)  # type: ignore[union-attr]
 
 
+@works_with("ckpt_path: ends as an uninterrupted run, bit for bit")
 @pytest.mark.parametrize("method", [MeCAM, FSAM])
 def test_resuming_from_a_checkpoint_ends_bit_for_bit_the_same(method: type[SharpnessAware], tmp_path: Path) -> None:
     straight = Classifier(method)
@@ -281,6 +285,7 @@ class ManualClassifier(Classifier):
         self.lr_schedulers().step()  # type: ignore[union-attr]
 
 
+@works_with("manual optimization, accumulation inside the closure")
 def test_manual_optimization_and_accumulation_in_the_closure(tmp_path: Path) -> None:
     module = ManualClassifier()
     trainer = fit(module, tmp_path)

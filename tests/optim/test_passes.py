@@ -13,6 +13,11 @@ from mecam.optim import OPTIMIZERS, SAM, WSAM, MeCAM, SharpnessAware, _passes
 from tests.optim.flat import batch, closure_for, flatten, network
 
 METHODS = [entry.sharpness_aware for entry in OPTIMIZERS.values() if entry.sharpness_aware is not None]
+GENERIC = pytest.mark.works_with(
+    "any torch program",
+    "what optimizers do, of each method: state, copies, groups, closures, hooks, kernels, errors",
+    packages=["torch"],
+)
 X, Y = batch()
 pytestmark = pytest.mark.filterwarnings("ignore:.* parameters are torch:UserWarning")  # of half precision
 
@@ -36,6 +41,7 @@ class Still(torch.optim.Optimizer):
         return
 
 
+@GENERIC
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_weights_come_back_bit_for_bit(method: type[SharpnessAware], dtype: torch.dtype) -> None:
@@ -50,6 +56,7 @@ def test_weights_come_back_bit_for_bit(method: type[SharpnessAware], dtype: torc
         assert_same_bits(model, before)
 
 
+@GENERIC
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_weights_come_back_when_a_closure_raises(method: type[SharpnessAware], error: type[BaseException]) -> None:
@@ -249,6 +256,9 @@ def test_a_kept_gradient_is_no_alias_of_memory_that_the_next_pass_fills() -> Non
     assert torch.equal(flatten(parameters), flatten(list(other.parameters())))
 
 
+@pytest.mark.works_with(
+    "torch.compile", 'mode="reduce-overhead": its reused memory, imitated on a CPU', packages=["torch"]
+)
 def test_what_a_compiled_cuda_graph_fills_again_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """With mode="reduce-overhead" gradients and losses of every replay lie in the same memory, and are no views."""
     monkeypatch.setattr(_passes, "filled_again", lambda _: True)

@@ -44,6 +44,7 @@ def above() -> str:
     return ""
 
 
+@pytest.mark.works_with("torch ZeRO", "ZeroRedundancyOptimizer below SAM and MeCAM, two processes", packages=["torch"])
 def test_it_works_below_and_is_refused_above(tmp_path: Path) -> None:
     assert not dist.is_initialized()
     ranks = run({**{name: partial(below, name) for name in METHODS}, "above": above}, tmp_path)

@@ -12,7 +12,7 @@ import yaml
 import mecam
 
 ROOT = Path(__file__).parents[2]
-EXTRAS = {"lite", "timm", "optimizers", "export", "analysis", "report", "tensorboard", "ray", "lightning"}
+EXTRAS = {"cli", "lite", "timm", "optimizers", "export", "analysis", "report", "tensorboard", "ray", "lightning"}
 
 
 @pytest.fixture(scope="module")

@@ -14,15 +14,16 @@ import numpy as np
 import torch
 from PIL import Image
 
-from mecam import claims
-from mecam.benchmark.command import table
+from mecam.benchmark.summary import table
 from mecam.data import _writing
 from mecam.data.domains import DataError
-from mecam.data.pack import Progress, pack
+from mecam.data.pack import pack
 from mecam.data.shapes import shapes
 from mecam.data.store import Store
-from mecam.recipe import Recipe, make
+from mecam.progress import Event
+from mecam.recipe import Recipe
 from mecam.runs import RunError, RunFolder
+from mecam.storage import claims
 from mecam.training import loop
 
 ALLOWED = (RunError, DataError)
@@ -129,8 +130,8 @@ def _copy(source: Path, target: Path) -> None:
 def patients(root: Path) -> Iterator[Patient]:
     """Finished and unfinished runs, stores of pixels and of files, and stores that are being packed."""
     recipes = [
-        make({"target": "art", "optimizer": "mecam", "averaging": "swad", "track": 2, "seed": seed, "steps": 6,
-              "evaluate_every": 2, "batch": 2, "image_size": 8})
+        Recipe(target="art", optimizer="mecam", averaging="swad", track=2, seed=seed, steps=6,
+               evaluate_every=2, batch=2, image_size=8)
         for seed in (0, 1)
     ]  # fmt: skip
     for recipe in recipes:
@@ -198,13 +199,13 @@ class _Enough(Exception):
 
 
 def _stop_halfway(recipe: Recipe, out: Path) -> None:
-    def stop(progress: loop.Progress) -> None:
-        if progress.step == 4:
+    def stop(event: Event) -> None:
+        if event.done == 4:
             raise _Enough
 
     every, loop.SAVE_EVERY = loop.SAVE_EVERY, 0.0
     with suppress(_Enough):
-        loop.train(recipe, out, device="cpu", data=DATA, watch=stop)
+        loop.train(recipe, out, device="cpu", data=DATA, progress=stop)
     loop.SAVE_EVERY = every
 
 
@@ -221,8 +222,8 @@ def _images(root: Path, seed: int) -> None:
 def _pack_halfway(images: Path, out: Path) -> None:
     """What lies beside the place of a store when packing was stopped."""
 
-    def stop(progress: Progress) -> None:
-        if progress.phase == "packing" and progress.done >= 12:
+    def stop(event: Event) -> None:
+        if event.task == "packing" and event.done >= 12:
             raise _Enough
 
     size, _writing.SHARD_BYTES = _writing.SHARD_BYTES, 2000
@@ -236,22 +237,22 @@ def _pack_halfway(images: Path, out: Path) -> None:
 
 
 def _pack_all_but_the_move(images: Path, out: Path) -> None:
-    move = _writing.move
+    move = _writing.files.move_folder
 
     def stop(*_: object) -> None:
         raise _Enough
 
     out.mkdir()
-    _writing.move = stop
+    _writing.files.move_folder = stop  # type: ignore[assignment]
     with suppress(_Enough):
         pack(images, out / "store", workers=1)
-    _writing.move = move
+    _writing.files.move_folder = move
 
 
 def _packing_on(images: Path) -> Reader:
     def go_on(path: Path) -> bytes:
         size, _writing.SHARD_BYTES = _writing.SHARD_BYTES, 2000
-        stale, claims.STALE = claims.STALE, 0.2  # a damaged claim is somebody's until it is silent
+        stale, claims.STALE = claims.STALE, 0.2  # a damaged claim is held until it is stale
         try:
             return _read_store(pack(images, path / "store", workers=1))
         finally:

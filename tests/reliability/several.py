@@ -21,7 +21,7 @@ from PIL import Image
 from mecam.data import _writing
 from mecam.data.pack import pack
 from mecam.data.shapes import shapes
-from mecam.recipe import make
+from mecam.recipe import Recipe
 from mecam.runs import ClaimedError
 from mecam.training import loop
 
@@ -107,15 +107,15 @@ def train(root: Path, kills: int) -> dict[str, int]:
     """All processes want all of three runs."""
     log = Log(root / "log")
     data = shapes(per_class=2)
-    recipes = [make({"target": target, **TINY}) for target in ("art", "photo", "sketch")]
-    go = loop._go
+    recipes = [Recipe(**{"target": target, **TINY}) for target in ("art", "photo", "sketch")]
+    go = loop._take_steps
 
     def watched(run: object, folder: loop.RunFolder, *rest: object) -> None:
         log.write("begin", folder.path.name)
         go(run, folder, *rest)  # type: ignore[arg-type]
         log.write("end", folder.path.name)
 
-    loop._go = watched  # type: ignore[assignment]
+    loop._take_steps = watched  # type: ignore[assignment]
     loop.SAVE_EVERY = 0.0
 
     def work() -> None:
@@ -128,7 +128,7 @@ def train(root: Path, kills: int) -> dict[str, int]:
                     time.sleep(0.5)  # each try builds the network anew
 
     found = crowd(log, work, kills)
-    loop._go = go
+    loop._take_steps = go
     for recipe in recipes:
         loop.train(recipe, root / "whole", device="cpu", data=data)
     names = ("run.json", "records.jsonl", "model.safetensors", "predictions.safetensors", "done.json")
@@ -150,10 +150,11 @@ def packing(root: Path, kills: int) -> dict[str, int]:
     _writing.SHARD_BYTES = 1 << 14
     fill = _writing._fill
 
-    def watched(plan: _writing.Plan, path: Path, *rest: object) -> None:
+    def watched(plan: _writing.Plan, path: Path, *rest: object) -> list[_writing.Shard]:
         log.write("begin", "store")
-        fill(_slow(plan), path, *rest)  # type: ignore[arg-type]
+        shards = fill(_slow(plan), path, *rest)  # type: ignore[arg-type]
         log.write("end", "store")
+        return shards
 
     _writing._fill = watched  # type: ignore[assignment]
     found = crowd(log, lambda: pack(root / "images", root / "store", workers=2).verify(), kills)

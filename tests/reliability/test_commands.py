@@ -87,4 +87,4 @@ def test_a_store_is_checked_to_the_last_byte(images: Path, tmp_path: Path) -> No
     flip(store / "data.bin")
     code, said = mecam("data", "check", str(store))
     assert code == 2
-    assert "data.bin is damaged between bytes" in said
+    assert "data.bin is damaged: bytes" in said

@@ -13,17 +13,18 @@ import pytest
 import torch
 from PIL import Image
 
-from mecam.benchmark.command import table
+from mecam.benchmark.summary import table
 from mecam.data.decode import decode
 from mecam.data.domains import DataError
 from mecam.data.folder import scan
 from mecam.data.pack import pack
 from mecam.data.shapes import shapes
-from mecam.data.store import ENTRY, Store, digest_of, seal
+from mecam.data.store import ENTRY, Store, seal
 from mecam.models.weights import WeightsError, read_weights
-from mecam.recipe import make
+from mecam.recipe import Recipe
 from mecam.runs import RunError, RunFolder, checkpoint
-from mecam.runs import atomic as atomic_files
+from mecam.storage import checksums, files
+from mecam.storage.checksums import digest_blocks
 from mecam.training import train
 from tests.data.folders import make_folder
 
@@ -93,13 +94,13 @@ def test_a_manifest_names_files_of_its_own_folder_only(tmp_path: Path) -> None:
 def test_a_result_has_checksums_of_its_own_folder_only(tmp_path: Path) -> None:
     folder = finished(tmp_path / "run")
     for name in ("/dev/zero", "../secret"):
-        folder.done_file.write_bytes(atomic_files.seal({"result": {}, "sha256": {name: "0" * 64}}))
+        folder.done_file.write_bytes(checksums.seal({"result": {}, "sha256": {name: "0" * 64}}))
         with pytest.raises(RunError, match=r"done\.json is damaged: .* is no file of this folder"):
             folder.verify()
 
 
 def test_run_ids_stay_in_their_folder() -> None:
-    recipe = make({"data": "../../etc", "target": "../../../x/$(reboot)", "method": "../erm"})
+    recipe = Recipe(data="../../etc", target="../../../x/$(reboot)", method="../erm")
     assert "/" not in recipe.run_id
     assert ".." not in recipe.run_id
 
@@ -110,7 +111,7 @@ def resealed(store: Path, index: np.ndarray[Any, Any] | None = None, **changes: 
     del header["checksum"]
     if index is not None:
         (store / "index.bin").write_bytes(index.tobytes())
-        header["index.bin"]["digest"] = digest_of([index.tobytes()])
+        header["index.bin"]["digest"] = digest_blocks([index.tobytes()])
     (store / "store.json").write_bytes(seal({**header, **changes}))
     return store
 
@@ -120,7 +121,7 @@ def test_a_store_that_lies(tmp_path: Path, mode: Any) -> None:
     path = pack(make_folder(tmp_path / "data"), tmp_path / "store", mode=mode).path
     index = np.fromfile(path / "index.bin", dtype=ENTRY)
     for size in ([1 << 20, 1 << 20], [0, 5], [-1, -1]):
-        with pytest.raises(DataError, match=r"store\.json is refused|store\.json is damaged"):
+        with pytest.raises(DataError, match=r"store\.json is damaged"):
             Store(resealed(path, size=size))
     size = json.loads((pack(tmp_path / "data", tmp_path / "other", mode=mode).path / "store.json").read_text())["size"]
     far, many = index.copy(), index.copy()
@@ -158,14 +159,14 @@ def test_pipes_and_links_out_of_the_data_are_no_images(tmp_path: Path) -> None:
 
 def test_files_that_are_being_written_are_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     modes: list[int] = []
-    write_all = atomic_files.write_all
+    write_all = files.write_all
 
     def look(descriptor: int, data: bytes) -> None:
         modes.append(os.fstat(descriptor).st_mode & 0o777)
         write_all(descriptor, data)
 
-    monkeypatch.setattr(atomic_files, "write_all", look)
-    atomic_files.write_atomic(tmp_path / "file", b"x")
+    monkeypatch.setattr(files, "write_all", look)
+    files.write_atomic(tmp_path / "file", b"x")
     assert modes == [0o600]
 
 
@@ -178,7 +179,7 @@ def test_nothing_is_asked_of_the_network(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(socket.socket, "connect", refuse)
     for name in ("getaddrinfo", "create_connection"):
         monkeypatch.setattr(socket, name, refuse)
-    small = make({"target": "art", "steps": 1, "batch": 2, "image_size": 8, "evaluate_every": 1})
+    small = Recipe(target="art", steps=1, batch=2, image_size=8, evaluate_every=1)
     train(small, tmp_path, device="cpu", data=shapes(per_class=2))
     assert "art" in table(tmp_path)[0]
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from mecam.benchmark.command import table
+from mecam.benchmark.summary import table
 from mecam.data.open import open_data
 from mecam.data.pack import pack
-from mecam.recipe import make
+from mecam.recipe import Recipe
 from mecam.training import train
 from tests.reliability.histories import WRITING, Blow, Whole, files_of, suffer
 from tests.serving.runs import DOMAINS, write_images
@@ -28,7 +28,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> object:
 def undisturbed(images: Path, out: Path, targets: Sequence[str], **values: object) -> Whole:
     """What the command should leave: the same runs in this process, which has torch at hand."""
     for target in targets:
-        recipe = make({"data": str(images), "target": target, **SETTING, **values})
+        recipe = Recipe(**{"data": str(images), "target": target, **SETTING, **values})
         train(recipe, out, device="cpu", data=open_data(images))
     return Whole(files_of(out), table(out, form="json")[0], seconds=1.0)
 

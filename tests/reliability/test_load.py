@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from mecam.data.shapes import ShapesSet, shapes
-from mecam.recipe import make
+from mecam.recipe import Recipe
 from mecam.training import loop
 
-RECIPE = make({"target": "art", "steps": 3, "evaluate_every": 1, "batch": 2, "image_size": 8})
+RECIPE = Recipe(target="art", steps=3, evaluate_every=1, batch=2, image_size=8)
 FILES = ("run.json", "records.jsonl", "model.safetensors", "predictions.safetensors", "done.json")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from mecam.recipe import make
+from mecam.recipe import Recipe
 from mecam.runs import RunFolder
 
 CLASSES = ["<b>bold</b>", "quote \" and ' it", "</script><script>window.hacked = true</script>"]
@@ -34,7 +34,7 @@ def write_run(
     **values: Any,
 ) -> RunFolder:
     """A run that found `accuracy`, or is not finished; `predicted` lists label, predicted class and confidence."""
-    recipe = make(values)
+    recipe = Recipe(**values)
     folder = RunFolder(out / recipe.run_id)
     folder.begin(recipe.to_dict(), ENVIRONMENT, run_id=recipe.run_id)
     for number in range(evaluations):

@@ -7,8 +7,11 @@ import tomllib
 from typing import Any
 
 import pytest
+import typer
 
-from mecam.recipe import Recipe, assign, make
+from mecam.cli import app
+from mecam.cli.train import read_recipe
+from mecam.recipe import Recipe
 from mecam.report.commands import command, toml
 
 RECIPES: list[dict[str, Any]] = [
@@ -23,18 +26,18 @@ RECIPES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("values", RECIPES)
 def test_toml_gives_the_recipe_back(values: dict[str, Any]) -> None:
-    recipe = make(values)
-    assert make(tomllib.loads(toml(recipe))) == recipe
+    recipe = Recipe(**values)
+    assert Recipe(**tomllib.loads(toml(recipe))) == recipe
 
 
 @pytest.mark.parametrize("values", RECIPES)
 def test_command_gives_the_recipe_back(values: dict[str, Any]) -> None:
-    recipe = make(values)
+    recipe = Recipe(**values)
     assert parsed(command(recipe)) == recipe
 
 
 def test_command_leaves_out_what_is_the_default() -> None:
-    words = command(make({"target": "art", "optimizer": "mecam", "optimizer_settings": {"rho": 0.2}}))
+    words = command(Recipe(target="art", optimizer="mecam", optimizer_settings={"rho": 0.2}))
     assert words == (
         "mecam train --data shapes --target art --method erm --optimizer mecam --averaging none --seed 0 "
         "--set optimizer_settings.rho=0.2"
@@ -43,15 +46,7 @@ def test_command_leaves_out_what_is_the_default() -> None:
 
 def parsed(words: str) -> Recipe:
     """What `mecam train` makes of its words."""
-    values: dict[str, Any] = {}
-    _, _, *rest = shlex.split(words)
-    while rest:
-        name = rest.pop(0).removeprefix("--")
-        if name in ("compile", "pretrained", "no-compile", "no-pretrained"):
-            values[name.removeprefix("no-")] = not name.startswith("no-")
-        elif name == "set":
-            assign(values, rest.pop(0))
-        else:
-            text = rest.pop(0)
-            values[name] = int(text) if name in ("steps", "seed") else text
-    return make(values)
+    _, command, *rest = shlex.split(words)
+    given = typer.main.get_command(app).commands[command].make_context(command, rest).params  # type: ignore[attr-defined]
+    entries = {name: value for name, value in given.items() if name in Recipe.__dataclass_fields__}
+    return read_recipe(None, entries, given["set_"] or ())

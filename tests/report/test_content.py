@@ -12,7 +12,7 @@ import pytest
 
 from mecam.analysis.curvature import At, Curvature
 from mecam.data.shapes import shapes
-from mecam.recipe import make
+from mecam.recipe import Recipe
 from mecam.report import write
 from mecam.report.content import Content, gather
 from mecam.report.curves import POINTS, curve, schedule
@@ -47,8 +47,14 @@ def test_a_curve_averages_the_sources_and_not_the_target() -> None:
     assert found.source_loss == found.target_loss == [None]
 
 
+def test_a_run_whose_optimizer_is_not_known_here_has_a_schedule() -> None:
+    settings = {"rho": 0.2}
+    assert schedule(Recipe(steps=8, optimizer="curvemecam", optimizer_settings=settings)).rho == [0.2, 0.2]
+    assert schedule(Recipe(steps=8, optimizer="curvemecam")).rho is None
+
+
 def test_a_schedule_keeps_its_ends_and_the_end_of_its_warm_up() -> None:
-    found = schedule(make({"steps": 1000, "lr": 0.01, "lr_schedule": "linear", "warmup": 33}))
+    found = schedule(Recipe(steps=1000, lr=0.01, lr_schedule="linear", warmup=33))
     values = dict(zip(found.steps, found.lr, strict=True))
     assert len(found.steps) <= POINTS + 2
     assert (values[0], values[32], values[33]) == pytest.approx((0.01 / 33, 0.01, 0.01), rel=1e-3)
@@ -57,9 +63,9 @@ def test_a_schedule_keeps_its_ends_and_the_end_of_its_warm_up() -> None:
 
 
 def test_what_is_constant_takes_two_points() -> None:
-    found = schedule(make({"steps": 1000, "lr": 0.01, "optimizer": "mecam"}))
+    found = schedule(Recipe(steps=1000, lr=0.01, optimizer="mecam"))
     assert (found.steps, found.lr, found.rho) == ([0, 1000], [0.01, 0.01], [0.1, 0.1])
-    found = schedule(make({"steps": 8, "optimizer": "mecam", "rho_schedule": "inverse_sqrt"}))
+    found = schedule(Recipe(steps=8, optimizer="mecam", rho_schedule="inverse_sqrt"))
     assert found.rho == pytest.approx([0.1 / math.sqrt(step + 1) for step in range(9)], rel=1e-3)
 
 
@@ -237,6 +243,6 @@ def test_equal_runs_give_equal_pages(tmp_path: Path) -> None:
     assert pages[0] == pages[1]
 
 
-def test_no_folder_is_said(tmp_path: Path) -> None:
+def test_no_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="there is no folder"):
         write(tmp_path / "nothing", tmp_path / "page.html")

@@ -16,11 +16,11 @@ import torch
 
 import mecam
 from mecam.benchmark import results, tables
-from mecam.recipe import make
+from mecam.recipe import Recipe
 from mecam.report import write
 from mecam.report.commands import command
 from mecam.runs import RunFolder
-from mecam.runs.atomic import digest, seal
+from mecam.storage.checksums import digest, seal
 from tests.report.runs import CLASSES, write_run
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -82,7 +82,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
                     same = {"target": target, "seed": seed, "optimizer": "asam", **common}
                     write_run(out, 0.4 + rho / 10, optimizer_settings={"rho": rho}, **same)
         measure(next(out.glob("nowhere-*-sam-none-seed0-*")))
-        mecam.train(make({"target": "art", "steps": 2, "evaluate_every": 2}), out, device="cpu")
+        mecam.train(Recipe(target="art", steps=2, evaluate_every=2), out, device="cpu")
         damaged = write_run(out, 0.5, target="photo", domains=["photo", "art"])
         damaged.records_file.write_text("{}\n")
         yield out
@@ -275,7 +275,7 @@ def test_points_of_a_sweep_are_averaged_over_the_targets_that_all_have(browser: 
     for page in visit(browser, write(tmp_path, tmp_path / "page.html")):
         label = page.tab.locator("#sweeps svg.chart").get_attribute("aria-label")
         assert "50.0 at 0.01, 60.0 at 0.5" in label
-        assert "Mean over a: not all of them were run on the others." in page.texts("#sweeps p.small")
+        assert "Mean over a: the other targets are incomplete." in page.texts("#sweeps p.small")
 
 
 def test_measurements(opened: Page) -> None:
@@ -341,7 +341,7 @@ def test_one_run(opened: Page, out: Path) -> None:
     assert opened.tab.evaluate("document.activeElement.id") == "run-title"
 
 
-def test_what_is_wrong_is_said(opened: Page) -> None:
+def test_what_is_wrong_is_reported(opened: Page) -> None:
     notes = opened.tab.inner_text("#note-list")
     assert "shapes-photo" in notes
     assert "records.jsonl is damaged" in notes
@@ -406,7 +406,7 @@ def test_a_thousand_runs(browser: Any, tmp_path: Path) -> None:
             "optimizer": "sam",
             "optimizer_settings": settings,
         }
-        recipe = make(values)
+        recipe = Recipe(**values)
         folder = out / recipe.run_id
         folder.mkdir()
         run = seal({**base, "id": recipe.run_id, "recipe": recipe.to_dict()})

@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from mecam.runs import RunError
+from mecam.storage.files import StorageError
 
 CALLS = ("open", "write", "chmod", "fsync", "close", "replace", "unlink", "mkdir", "ftruncate")
 Real = Callable[..., Any]
@@ -32,10 +32,10 @@ def before_each(act: Callable[[str, Real, tuple[Any, ...]], Any], calls: tuple[s
 
 
 def refusal_of(work: Callable[[], None]) -> str | None:
-    """The message of the RunError that the work ends in, None if it does not."""
+    """Return the message of the StorageError that the work raises, None if it succeeds."""
     try:
         work()
-    except RunError as error:
+    except StorageError as error:
         return str(error)
     return None
 

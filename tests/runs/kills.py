@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from mecam.runs import RunFolder, checkpoint
-from mecam.runs.atomic import is_temporary
+from mecam.storage.files import is_temporary
 from tests.runs.faults import before_each, killing
 
 OLD = {"step": 1, "weights": torch.arange(3.0), "note": "old"}

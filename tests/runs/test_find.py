@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mecam.runs import RunError, find_run, find_runs, runs_in
-from mecam.runs.verify import verify
+from mecam.runs.find import verify
 
 
 @pytest.fixture

@@ -246,7 +246,7 @@ def test_records_that_changed_since_the_checkpoint_are_found(tmp_path: Path, dam
         folder.records_file.unlink()
     else:
         folder.records_file.write_bytes(damage)
-    with pytest.raises(RunError, match=r"records\.jsonl is damaged: it is not as it was at the last checkpoint"):
+    with pytest.raises(RunError, match=r"records\.jsonl is damaged: it changed since the last checkpoint"):
         folder.begin(RECIPE, ENVIRONMENT, run_id="some-id")
 
 

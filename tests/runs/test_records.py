@@ -57,7 +57,7 @@ def test_what_a_power_cut_writes_into_the_last_line_is_left_out(file: Path) -> N
 def test_a_damaged_line_inside_is_named(file: Path, damage: bytes) -> None:
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(lines[0] + damage + lines[2])
-    for use in (read, lambda path: cut(path, 100), lambda path: append(path, {"step": 300})):
+    for use in (read, lambda path: cut(path, 100)):
         with pytest.raises(RunError, match="damaged at line 2") as refusal:
             use(file)
         assert str(file) in str(refusal.value)
@@ -79,16 +79,9 @@ def test_cut_touches_nothing_without_need(file: Path) -> None:
     assert not file.with_name("none.jsonl").exists()
 
 
-@pytest.mark.parametrize("step", [200, 50])
-def test_a_step_that_is_there_already_is_refused(file: Path, step: int) -> None:
-    with pytest.raises(RunError, match=f"has step 200 already, and step {step} is to be added"):
-        append(file, {"step": step})
-    assert read(file) == RECORDS
-
-
 @pytest.mark.parametrize("record", [{}, {"step": 1.0}, {"step": "1"}, {"step": True}])
 def test_a_record_without_a_step_is_refused(file: Path, record: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="whole number 'step'"):
+    with pytest.raises(ValueError, match="integer 'step'"):
         append(file, record)
     assert read(file) == RECORDS
 
@@ -104,8 +97,8 @@ def test_an_error_at_any_call_leaves_whole_lines(file: Path) -> None:
             break
         assert str(file) in refusal
         assert "make room" in refusal
-        assert file.read_bytes() == whole
-    assert at == 4
+        assert file.read_bytes() in (whole, whole + b'{"step": 300}\n')
+    assert at == 6  # after open, write and fsync of the file, open and fsync of the folder
     assert read(file) == [*RECORDS, {"step": 300}]
 
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from mecam.data.shapes import shapes
 from mecam.models import create
-from mecam.recipe import make
+from mecam.preprocessing import Preprocessing
+from mecam.recipe import Recipe
 from mecam.serving import ExportError, TrainedModel, export, find_images, load_model
-from mecam.serving.model import Preprocessing
 from mecam.training import train
 from tests.serving.runs import write_images
 
@@ -41,11 +41,11 @@ assert "torch" not in sys.modules
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
-    recipe = make({"steps": 10, "batch": 4, "evaluate_every": 10})
+    recipe = Recipe(steps=10, batch=4, evaluate_every=10)
     return load_model(train(recipe, tmp_path_factory.mktemp("run"), device="cpu", data=shapes(per_class=6)).path)
 
 
-def test_a_script_without_mecam_says_what_predict_says(model: TrainedModel, tmp_path: Path) -> None:
+def test_a_script_without_mecam_prints_what_predict_prints(model: TrainedModel, tmp_path: Path) -> None:
     images = find_images([write_images(tmp_path / "images")])[::4]
     file = export(model, tmp_path / "out")
     assert sorted(path.name for path in file.parent.iterdir()) == ["model.onnx", "preprocessing.json"]
@@ -100,7 +100,7 @@ def test_an_unknown_format_is_refused(model: TrainedModel, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("method", ["arm", "mtl"])
 def test_a_model_that_looks_at_batch_mates_is_exported_for_one_image(method: str, tmp_path: Path) -> None:
-    recipe = make({"method": method, "target": "sketch", "steps": 1, "batch": 8, "image_size": 16})
+    recipe = Recipe(method=method, target="sketch", steps=1, batch=8, image_size=16)
     run = train(recipe, tmp_path / "runs", device="cpu", data=shapes(per_class=4))
     model = load_model(run.path)
     export(model, tmp_path / "out")

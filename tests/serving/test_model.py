@@ -4,6 +4,7 @@ import csv
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from typer.testing import CliRunner
 from mecam.cli import app
 from mecam.data.domains import DataError
 from mecam.data.open import open_data
-from mecam.recipe import make
+from mecam.recipe import Recipe
+from mecam.runs import RunFolder
 from mecam.serving import TrainedModel, find_images, find_run, load_model
 from mecam.training import train
 from tests.serving.runs import CLASSES, DOMAINS, EACH, write_images
@@ -29,7 +31,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     tiny = {"backbone": "resnet8", "image_size": 32, "batch": 4, "steps": 20, "evaluate_every": 10, "lr": 1e-3}
     data = open_data(images, cache=tmp_path_factory.mktemp("cache"))
-    return train(make({"data": str(images), **tiny}), tmp_path_factory.mktemp("run"), device="cpu", data=data).path
+    return train(Recipe(**{"data": str(images), **tiny}), tmp_path_factory.mktemp("run"), device="cpu", data=data).path
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,19 @@ def by_hand(model: TrainedModel, picture: Image.Image) -> torch.Tensor:
     with torch.no_grad():
         logits: torch.Tensor = model.network(torch.from_numpy(values.transpose(2, 0, 1)[None]).float())
     return logits.softmax(1)[0]
+
+
+def test_a_model_of_a_method_that_became_an_example_loads(
+    model: TrainedModel, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = RunFolder.read_model
+
+    def as_heldout(folder: RunFolder) -> tuple[dict[str, torch.Tensor], Any]:
+        weights, facts = read(folder)
+        return weights, {**facts, "method": "heldout", "method_settings": {"held": 1}}
+
+    monkeypatch.setattr(RunFolder, "read_model", as_heldout)
+    assert list(load_model(run).network.state_dict()) == list(model.network.state_dict())
 
 
 def test_predictions_are_what_the_described_preprocessing_gives(model: TrainedModel, images: Path) -> None:
@@ -121,7 +136,7 @@ def test_the_probabilities_of_all_classes(run: Path, model: TrainedModel, images
     assert list(entry) == ["image", "class", "probability", "probabilities"]
 
 
-def test_csv_and_json_name_what_cannot_be_read_and_go_on(run: Path, images: Path, tmp_path: Path) -> None:
+def test_csv_and_json_name_what_cannot_be_read_and_continue(run: Path, images: Path, tmp_path: Path) -> None:
     folder = tmp_path / 'a "folder", with signs'
     (folder / "deep").mkdir(parents=True)
     (folder / ".hidden").mkdir()

@@ -9,7 +9,8 @@ import torch
 from mecam.data.augment import Augmentation, evaluate_transform
 from mecam.data.sampling import DomainSampler
 from mecam.data.shapes import ShapesSet, shapes
-from mecam.recipe import make
+from mecam.preprocessing import Preprocessing
+from mecam.recipe import Recipe
 from mecam.training.build import NO_AUGMENTATION
 from mecam.training.feed import Feed
 
@@ -22,11 +23,11 @@ def data() -> ShapesSet:
 
 
 def make_feed(data: ShapesSet, *, plain: bool, parts: Sequence[np.ndarray] | None = None, device: str = "cpu") -> Feed:
-    size = make({}).image_size
+    size = Recipe().image_size
     labels = [data.labels(domain) for domain in SOURCES]
     parts = [np.arange(len(own)) for own in labels] if parts is None else parts
     sampler = DomainSampler(labels, parts, BATCH, torch.Generator().manual_seed(1))
-    look = Augmentation(size=size, **NO_AUGMENTATION) if plain else Augmentation(size=size)
+    look = Augmentation(Preprocessing(size), **(NO_AUGMENTATION if plain else {}))
     return Feed(data, SOURCES, sampler, look, device=torch.device(device), seed=2)
 
 
@@ -35,7 +36,7 @@ def test_a_batch_is_made_of_each_source_in_turn(data: ShapesSet) -> None:
     batch = make_feed(data, plain=True, parts=parts).next(3)
     assert (batch.domains, batch.step, len(batch.labels)) == (2, 3, 2 * BATCH)
     for (images, labels), domain, (index,) in zip(batch.by_domain(), SOURCES, parts, strict=True):
-        expected = evaluate_transform(data.images(domain, [index]), make({}).image_size)
+        expected = evaluate_transform(data.images(domain, [index]), Preprocessing(Recipe().image_size))
         torch.testing.assert_close(images, expected.expand_as(images), rtol=0, atol=1e-5)
         assert labels.tolist() == BATCH * [data.labels(domain)[index]]
 

@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from mecam.data.shapes import ShapesSet, shapes
-from mecam.recipe import Recipe, RecipeError, make
+from mecam.progress import Event
+from mecam.recipe import Recipe, RecipeError
+from mecam.runs import RunFolder
 from mecam.serving import load_model
-from mecam.training import Interrupted, Progress, train
+from mecam.training import Interrupted, train
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +19,7 @@ def data() -> ShapesSet:
 
 
 def recipe(**values: object) -> Recipe:
-    return make({"target": "sketch", "steps": 4, "evaluate_every": 2, "batch": 4, **values})
+    return Recipe(**{"target": "sketch", "steps": 4, "evaluate_every": 2, "batch": 4, **values})
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "mecam"])
@@ -25,17 +27,25 @@ def test_a_stopped_run_ends_where_an_undisturbed_one_does(optimizer: str, data: 
     chosen = recipe(optimizer=optimizer, dropout=0.1, averaging="ema")
     whole = train(chosen, tmp_path / "whole", device="cpu", data=data)
 
-    def interrupt(progress: Progress) -> None:
+    def interrupt(event: Event) -> None:
         import signal
 
-        if progress.step == 1:
+        if event.done == 1:
             signal.raise_signal(signal.SIGTERM)
 
     with pytest.raises(Interrupted, match="SIGTERM after step 1"):
-        train(chosen, tmp_path / "stopped", device="cpu", data=data, watch=interrupt)
+        train(chosen, tmp_path / "stopped", device="cpu", data=data, progress=interrupt)
     resumed = train(chosen, tmp_path / "stopped", device="cpu", data=data)
     for name in ("model.safetensors", "records.jsonl", "done.json"):
         assert (resumed.path / name).read_bytes() == (whole.path / name).read_bytes(), name
+
+
+def test_a_run_that_an_older_version_began_is_finished(data: ShapesSet, tmp_path: Path) -> None:
+    values = recipe().to_dict()
+    values["record"] = values.pop("capture")  # its former name
+    del values["skip_unreadable"]
+    RunFolder(tmp_path / recipe().run_id).begin(values, {}, run_id=recipe().run_id)
+    assert train(recipe(), tmp_path, device="cpu", data=data).is_done()
 
 
 def test_what_a_run_leaves(data: ShapesSet, tmp_path: Path) -> None:
@@ -73,11 +83,11 @@ def test_the_step_of_the_best_source_validation_is_kept(data: ShapesSet, tmp_pat
 
 def test_bad_recipes_are_refused() -> None:
     with pytest.raises(RecipeError, match="no entry 'optimiser'; did you mean optimizer"):
-        make({"optimiser": "sam"})
+        Recipe(optimiser="sam")
     with pytest.raises(RecipeError, match="steps='many' is a str; it must be a whole number"):
-        make({"steps": "many"})
+        Recipe(steps="many")
     with pytest.raises(RecipeError, match=r"dropout=1\.5"):
-        make({"dropout": 1.5})
+        Recipe(dropout=1.5)
 
 
 def test_equal_recipes_have_one_name() -> None:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from mecam.training.metrics import calibration_error, mean_over, measure
+from mecam.training.metrics import calibration_error, measure
 
 
 def counted(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
@@ -51,13 +51,6 @@ def test_calibration_of_the_perfect_and_of_the_overconfident() -> None:
     assert calibration_error(torch.ones(10), torch.ones(10, dtype=torch.bool)) == 0
     assert calibration_error(torch.ones(10), torch.arange(10) < 7) == pytest.approx(0.3)
     assert calibration_error(torch.full((4,), 0.75), torch.tensor([True, True, True, False])) == pytest.approx(0)
-
-
-def test_domains_count_alike_whatever_their_size() -> None:
-    right, wrong = torch.tensor([[9.0, 0.0]]), torch.tensor([[0.0, 9.0]])
-    small = measure(right, torch.tensor([0]))
-    large = measure(wrong.expand(9, 2), torch.zeros(9, dtype=torch.int64))
-    assert mean_over({"a": small, "b": large}, "accuracy") == 0.5
 
 
 def test_numbers_that_are_none_are_passed_on() -> None:

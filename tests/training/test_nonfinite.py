@@ -1,4 +1,4 @@
-"""NaN, infinity and batches with nothing in them: found, told, kept, or left out and counted."""
+"""Non-finite steps are detected, reported and saved, or skipped and counted; and batches of constant images."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +10,11 @@ import torch
 
 from mecam.data.shapes import ShapesSet, shapes
 from mecam.methods import METHODS
-from mecam.recipe import Recipe, RecipeError, make
+from mecam.recipe import Recipe, RecipeError
 from mecam.runs import checkpoint
 from mecam.serving import load_model
-from mecam.training import train
-from mecam.training.nonfinite import NonFiniteError, require_finite
+from mecam.training import loop, train
+from mecam.training.nonfinite import NonFiniteError, finite_or
 from mecam.training.run import Run
 
 BAD = 2  # the step whose batch is bad
@@ -29,33 +29,29 @@ def data() -> ShapesSet:
 def spoiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The batch of one step is NaN; the names of its images."""
     names: list[str] = []
-    step = Run.step
+    step = loop.train_step
 
-    def spoil(self: Run, number: int) -> Any:
+    def spoil(run: Run, number: int) -> Any:
         if number != BAD:
-            return step(self, number)
-        draw, feed = self.feed.next, self.feed
+            return step(run, number)
+        draw, feed = run.feed.next, run.feed
 
         def next_(number: int) -> Any:
-            before = feed.sampler.state_dict()
-            drawn = feed.sampler.next()
-            for domain, indices in zip(feed.sources, drawn, strict=True):
-                names.extend(self.data.sample_name(domain, int(index)) for index in indices)
-            feed.sampler.load_state_dict(before)
+            names.extend(feed.names(feed.state))
             batch = draw(number)
             return replace(batch, images=batch.images * torch.nan)
 
         with monkeypatch.context() as patch:
             patch.setattr(feed, "next", next_)
-            return step(self, number)
+            return step(run, number)
 
-    monkeypatch.setattr(Run, "step", spoil)
+    monkeypatch.setattr(loop, "train_step", spoil)
     return names
 
 
 def recipe(**values: object) -> Recipe:
     small = {"steps": 4, "evaluate_every": 2, "batch": 2, "image_size": 8}
-    return make({"target": "sketch", **small, **values})
+    return Recipe(**{"target": "sketch", **small, **values})
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "mecam"])
@@ -77,7 +73,7 @@ def test_a_run_stops_with_step_names_and_state(
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "mecam", "adahessian"])
-def test_a_run_leaves_the_step_out_and_counts_it(
+def test_a_run_skips_the_step_and_counts_it(
     optimizer: str, data: ShapesSet, tmp_path: Path, spoiled: list[str]
 ) -> None:
     chosen = recipe(optimizer=optimizer, nonfinite="skip")
@@ -89,45 +85,42 @@ def test_a_run_leaves_the_step_out_and_counts_it(
     assert np.isfinite([m["loss"] for m in folder.read_result()["splits"].values()]).all()
 
 
-def test_a_step_that_is_left_out_changes_no_weight(
+def test_a_skipped_step_changes_no_weight(
     data: ShapesSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoiled: list[str]
 ) -> None:
-    weights: list[torch.Tensor] = []
-    update = Run._update
+    compared = 0
+    step = loop.train_step
 
-    def note(self: Run, batch: Any, *rest: Any) -> Any:
-        before = [parameter.detach().clone() for parameter in self.trained.parameters()]
-        try:
-            return update(self, batch, *rest)
-        finally:
-            if batch.step == BAD:
-                after = list(self.trained.parameters())
-                assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-                weights.extend(before)
+    def compare(run: Run, number: int) -> Any:
+        nonlocal compared
+        before = [parameter.detach().clone() for parameter in run.parameters]
+        loss = step(run, number)
+        if number == BAD:
+            assert all(torch.equal(a, b) for a, b in zip(before, run.parameters, strict=True))
+            compared += 1
+        return loss
 
-    monkeypatch.setattr(Run, "_update", note)
+    monkeypatch.setattr(loop, "train_step", compare)
     train(recipe(nonfinite="skip"), tmp_path, device="cpu", data=data)
-    assert weights
+    assert compared
     assert spoiled
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "mecam"])
-def test_what_a_device_left_out_is_told_at_the_next_evaluation(
+def test_steps_that_a_device_skipped_are_reported_at_the_next_evaluation(
     optimizer: str, data: ShapesSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoiled: list[str]
 ) -> None:
-    """As on a GPU, which is asked now and then; the batch is drawn once more, here without what spoiled it."""
-    step = Run.step
+    """As on a GPU, whose counts are read at evaluations; the batch is drawn again, here without the NaN."""
+    step = loop.train_step
 
-    def as_on_a_gpu(self: Run, number: int) -> Any:
-        before = self.feed.state
-        self.looks = "device" if optimizer == "adam" else self.looks
-        if optimizer == "mecam":
-            self.optimizer.nonfinite = "skip"  # type: ignore[attr-defined]
-        loss = step(self, number)
-        self.noted.append((number, before, self._skipped()))
+    def as_on_a_gpu(run: Run, number: int) -> Any:
+        before = run.feed.state
+        run.optimizer.nonfinite = "skip"
+        loss = step(run, number)
+        run.unread.append((number, before, torch.as_tensor(run.optimizer.skipped)))
         return loss
 
-    monkeypatch.setattr(Run, "step", as_on_a_gpu)
+    monkeypatch.setattr(loop, "train_step", as_on_a_gpu)
     chosen = recipe(optimizer=optimizer, evaluate_every=4)
     with pytest.raises(NonFiniteError, match=rf"step {BAD} of .*not finite; that step was not taken"):
         train(chosen, tmp_path, device="cpu", data=data)
@@ -142,14 +135,24 @@ def test_gradients_that_explode_are_found(data: ShapesSet, tmp_path: Path) -> No
         train(recipe(optimizer="sgd", lr=1e30, steps=20, freeze_bn=True), tmp_path, device="cpu", data=data)
 
 
-def test_large_but_finite_gradients_pass() -> None:
-    require_finite(torch.tensor(1.0), [torch.full((10,), 1e30), None, torch.zeros(0)])
-    for bad in (torch.tensor([1.0, torch.inf]), torch.tensor([torch.nan])):
-        with pytest.raises(FloatingPointError, match="a gradient is not finite"):
-            require_finite(torch.tensor(1.0), [bad])
-    for gradients in ([], [torch.ones(2)]):
-        with pytest.raises(FloatingPointError, match="the loss is not finite"):
-            require_finite(torch.tensor(torch.nan), gradients)
+def test_a_running_state_stays_finite() -> None:
+    old = {"steps": 1, "mean": torch.ones(2)}
+    new = {"steps": 2, "mean": torch.zeros(2), "count": torch.tensor(3)}
+    assert finite_or(new, old) is new
+    assert finite_or({**new, "mean": torch.tensor([1.0, torch.nan])}, old) is old
+    assert finite_or(None, None) is None
+
+
+def test_the_device_chooses_between_running_states_alike() -> None:
+    old = {"mean": torch.ones(2, device="meta"), "name": "a"}  # a value of this device cannot be read
+    assert finite_or({**old, "mean": torch.zeros(2, device="meta")}, old)["mean"].shape == (2,)
+    real = {"mean": torch.ones(2), "count": torch.tensor(3), "name": "a"}
+    new = {"mean": torch.zeros(2), "count": torch.tensor(4), "name": "a"}
+    for mean, expected in ((torch.zeros(2), new), (torch.tensor([0.0, torch.nan]), real)):
+        chosen = finite_or({**new, "mean": mean}, real)
+        assert chosen["mean"].equal(expected["mean"])
+        assert chosen["count"].equal(expected["count"])
+        assert chosen["name"] == "a"
 
 
 def test_batches_with_nothing_in_them(data: ShapesSet, tmp_path: Path) -> None:

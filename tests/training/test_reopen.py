@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from mecam.cli import app
 from mecam.data import DataError
-from mecam.recipe import make
+from mecam.recipe import Recipe
 from mecam.training.reopen import reopen
 from tests.serving.runs import TINY, write_images
 
@@ -67,17 +67,17 @@ def test_a_page_from_elsewhere_says_what_it_leaves_out(
     monkeypatch.chdir(tmp_path)
     said = mecam("report", place / "model")
     assert (said.exit_code, said.stdout) == (0, "report.html\n")
-    assert said.stderr.startswith("mecam: pictures of clean are left out: the data of the run in ")
-    assert "pictures of clean are left out" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert said.stderr.startswith("mecam: images of clean are left out: the data of the run in ")
+    assert "images of clean are left out" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_data_that_has_no_path_or_a_full_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MECAM_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=r"run in r is not found: PACS is not part of mecam.*MECAM_DATA"):
-        reopen(Path("r"), make({"data": "PACS"}))
+        reopen(Path("r"), Recipe(data="PACS"))
     with pytest.raises(DataError, match="there is no folder /nowhere/clean; put it back there, or link it"):
-        reopen(Path("r"), make({"data": "/nowhere/clean"}))
+        reopen(Path("r"), Recipe(data="/nowhere/clean"))
     (tmp_path / "clean").mkdir()
     with pytest.raises(DataError, match="clean has no folders in it"):
-        reopen(Path("r"), make({"data": "clean"}))
+        reopen(Path("r"), Recipe(data="clean"))

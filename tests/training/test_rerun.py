@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from mecam.data.shapes import ShapesSet, shapes
-from mecam.recipe import RecipeError, make
+from mecam.recipe import Recipe
 from mecam.runs import RunError, RunFolder
 from mecam.training import environment, train
 from mecam.training.rerun import Comparison, _expected, rerun
@@ -24,7 +24,7 @@ def data() -> ShapesSet:
 
 @pytest.fixture(scope="module")
 def run(data: ShapesSet, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    recipe = make({**SMALL, "optimizer": "mecam", "averaging": "swad", "dropout": 0.1, "track": 2})
+    recipe = Recipe(**{**SMALL, "optimizer": "mecam", "averaging": "swad", "dropout": 0.1, "track": 2})
     return train(recipe, tmp_path_factory.mktemp("runs"), device="cpu", data=data)
 
 
@@ -37,7 +37,7 @@ def test_the_same_recipe_gives_the_same_bytes(run: RunFolder, data: ShapesSet, t
     assert found.again.path.parent == tmp_path
 
 
-def test_the_first_differences_are_told(run: RunFolder, data: ShapesSet, tmp_path: Path) -> None:
+def test_the_first_differences_are_reported(run: RunFolder, data: ShapesSet, tmp_path: Path) -> None:
     other = replace(data, pixels=tuple(np.ascontiguousarray(images[..., ::-1]) for images in data.pixels))
     found = rerun(run, tmp_path, device="cpu", data=other)
     told = dict(line.split(": ", 1) for line in found.differences)
@@ -58,7 +58,7 @@ def test_the_first_differences_are_told(run: RunFolder, data: ShapesSet, tmp_pat
     assert found.lines()[0].startswith("different: records.jsonl: line 1")
 
 
-def test_another_environment_is_told(
+def test_another_environment_is_reported(
     run: RunFolder, data: ShapesSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     describe = environment.describe
@@ -110,7 +110,7 @@ def test_runs_that_cannot_be_repeated(run: RunFolder, data: ShapesSet, tmp_path:
         rerun(unfinished, tmp_path, device="cpu", data=data)
     foreign = RunFolder(tmp_path / "foreign")
     foreign.begin({"telescope": 1}, {}, run_id="x")
-    with pytest.raises(RecipeError, match=r"run\.json holds no recipe that this mecam knows .*telescope"):
+    with pytest.raises(RunError, match=r"run\.json cannot be used: .*another version of mecam \(telescope\)"):
         rerun(foreign, tmp_path, device="cpu", data=data)
 
 

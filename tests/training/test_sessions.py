@@ -13,22 +13,23 @@ import pytest
 import torch
 
 from mecam.data.shapes import ShapesSet, shapes
-from mecam.recipe import make
+from mecam.progress import Event
+from mecam.recipe import Recipe
 from mecam.runs import RunFolder
-from mecam.training import CircumstancesWarning, Interrupted, Progress, environment, train
+from mecam.training import CircumstancesWarning, Interrupted, environment, train
 
 SOURCE = Path(__file__).parents[2] / "src"
 LIMITS = (*environment.ONEDNN_LIMITS, *environment.MKL_SETTINGS, "ATEN_CPU_CAPABILITY")
 SMALL = {"target": "sketch", "steps": 4, "evaluate_every": 2, "batch": 2, "image_size": 8}
 START = f"""
 import os, signal, sys
-from mecam.recipe import make
+from mecam.recipe import Recipe
 from mecam.training import Interrupted, train
-def stop(progress):
-    if progress.step == 1:
+def stop(event):
+    if event.done == 1:
         os.kill(os.getpid(), getattr(signal, sys.argv[2]))
 try:
-    train(make({SMALL}), sys.argv[1], device="cpu", watch=stop)
+    train(Recipe(**{SMALL}), sys.argv[1], device="cpu", progress=stop)
 except Interrupted:
     print("saved")
 """
@@ -104,19 +105,19 @@ def data() -> ShapesSet:
 def stopped(data: ShapesSet, tmp_path: Path) -> Path:
     """The --out of a run that was stopped after step 1."""
 
-    def stop(progress: Progress) -> None:
-        if progress.step == 1:
+    def stop(event: Event) -> None:
+        if event.done == 1:
             signal.raise_signal(signal.SIGTERM)
 
     with pytest.raises(Interrupted):
-        train(make(SMALL), tmp_path / "out", device="cpu", data=data, watch=stop)
+        train(Recipe(**SMALL), tmp_path / "out", device="cpu", data=data, progress=stop)
     return tmp_path / "out"
 
 
 def test_from_python_it_is_a_warning(stopped: Path, data: ShapesSet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "instruction_set", lambda: "another")
     with pytest.warns(CircumstancesWarning, match="resumes with instruction_set=another: results may differ") as seen:
-        folder = train(make(SMALL), stopped, device="cpu", data=data)
+        folder = train(Recipe(**SMALL), stopped, device="cpu", data=data)
     assert len(seen) == 1
     assert len(folder.read_sessions()) == 2
 
@@ -129,20 +130,20 @@ def test_a_resume_can_be_refused_and_stays_refused(
         elsewhere.setattr(environment, "instruction_set", lambda: "another")
         for _ in range(2):
             with pytest.raises(CircumstancesWarning):
-                train(make(SMALL), stopped, device="cpu", data=data)
-    assert len(train(make(SMALL), stopped, device="cpu", data=data).read_sessions()) == 2
+                train(Recipe(**SMALL), stopped, device="cpu", data=data)
+    assert len(train(Recipe(**SMALL), stopped, device="cpu", data=data).read_sessions()) == 2
 
 
 def test_a_change_is_told_once(stopped: Path, data: ShapesSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(progress: Progress) -> None:
-        if progress.step == 2:
+    def stop(event: Event) -> None:
+        if event.done == 2:
             signal.raise_signal(signal.SIGTERM)
 
     monkeypatch.setattr(environment, "instruction_set", lambda: "another")
     seen: list[Warning] = []
     with pytest.raises(Interrupted):
-        train(make(SMALL), stopped, device="cpu", data=data, watch=stop, warn=seen.append)
-    train(make(SMALL), stopped, device="cpu", data=data, warn=seen.append)
+        train(Recipe(**SMALL), stopped, device="cpu", data=data, progress=stop, warn=seen.append)
+    train(Recipe(**SMALL), stopped, device="cpu", data=data, warn=seen.append)
     assert len(seen) == 1, "the third session is as the second"
 
 
@@ -154,12 +155,12 @@ def test_a_run_without_sessions_resumes(stopped: Path, data: ShapesSet, monkeypa
     shutil.copytree(stopped, again)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        folder = train(make(SMALL), stopped, device="cpu", data=data)
+        folder = train(Recipe(**SMALL), stopped, device="cpu", data=data)
     assert [session["step"] for session in folder.read_sessions()] == [2]
     folder.verify()
     monkeypatch.setattr(environment, "instruction_set", lambda: "another")
     with pytest.warns(CircumstancesWarning):
-        train(make(SMALL), again, device="cpu", data=data)
+        train(Recipe(**SMALL), again, device="cpu", data=data)
 
 
 def test_limits_on_libraries_are_part_of_the_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:

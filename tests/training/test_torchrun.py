@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pytest
@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from mecam.cli import app
 from mecam.data.open import open_data
-from mecam.data.splits import split
-from mecam.models.network import Normalization
+from mecam.data.splits import split_domains
 from mecam.serving import load_model
-from mecam.training.evaluate import BATCH, Look, evaluate
+from mecam.splits import Part
+from mecam.training.evaluate import BATCH, evaluate
 from tests.serving.runs import TINY, write_images
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -130,19 +130,18 @@ def test_one_process_talks(pair: Pair) -> None:
 def test_two_processes_evaluate_as_one(pair: Pair) -> None:
     folder, data = run_folder(pair.out / "two mecam"), open_data("shapes")
     model = load_model(folder)
-    parts = {d: split(len(data.labels(d)), trial=0, domain=d, holdout=0.2) for d in range(len(data.domains))}
-    assert min(len(part.training) for part in parts.values()) > BATCH, "the second process has no batch to evaluate"
-    look = model.preprocessing
+    training = {own: indices for own, indices in split_domains(data, trial=0).items() if own.part is Part.TRAINING}
+    assert min(map(len, training.values())) > BATCH, "the second process has no batch to evaluate"
     found = evaluate(
         model.network,
         data,
-        {f"{data.domains[d]} in": (d, part.training) for d, part in parts.items()},
-        Look(look.size, Normalization(look.mean, look.std)),
+        training,
+        model.preprocessing,
         device=torch.device("cpu"),
     )
     splits = json.loads((folder / "done.json").read_text())["result"]["splits"]
-    for part, metrics in found.items():
-        assert splits[part] == json.loads(json.dumps(metrics.to_dict())), part
+    for own, metrics in found.items():
+        assert splits[str(own)] == json.loads(json.dumps(asdict(metrics))), own
 
 
 def test_a_stopped_pair_is_saved_and_resumes_bit_for_bit(pair: Pair) -> None:

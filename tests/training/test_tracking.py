@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from mecam.data.shapes import ShapesSet, shapes
-from mecam.recipe import RecipeError, make
-from mecam.training import Interrupted, Progress, train
+from mecam.progress import Event
+from mecam.recipe import Recipe, RecipeError
+from mecam.training import Interrupted, train
 
 VALUES = {"target": "sketch", "optimizer": "mecam", "steps": 6, "evaluate_every": 3, "batch": 4, "image_size": 16}
 
@@ -19,20 +20,20 @@ def data() -> ShapesSet:
 
 
 def test_records_survive_an_interruption_and_change_nothing(data: ShapesSet, tmp_path: Path) -> None:
-    plain = train(make(VALUES), tmp_path / "plain", device="cpu", data=data)
-    recipe = make({**VALUES, "track": 2, "track_measures": True})
+    plain = train(Recipe(**VALUES), tmp_path / "plain", device="cpu", data=data)
+    recipe = Recipe(**{**VALUES, "track": 2, "track_measures": True})
     whole = train(recipe, tmp_path / "whole", device="cpu", data=data)
     records = [json.loads(line) for line in (whole.path / "tracking.jsonl").read_text().splitlines()]
     assert [record["step"] for record in records] == [0, 2, 4, 6]
     assert all(record["minus_from"] == "measured" for record in records)
     assert whole.read_result() == plain.read_result()
 
-    def interrupt(progress: Progress) -> None:
-        if progress.step == 3:
+    def interrupt(event: Event) -> None:
+        if event.done == 3:
             signal.raise_signal(signal.SIGTERM)
 
     with pytest.raises(Interrupted):
-        train(recipe, tmp_path / "stopped", device="cpu", data=data, watch=interrupt)
+        train(recipe, tmp_path / "stopped", device="cpu", data=data, progress=interrupt)
     resumed = train(recipe, tmp_path / "stopped", device="cpu", data=data)
     for name in ("tracking.jsonl", "model.safetensors"):
         assert (resumed.path / name).read_bytes() == (whole.path / name).read_bytes(), name
@@ -40,11 +41,11 @@ def test_records_survive_an_interruption_and_change_nothing(data: ShapesSet, tmp
 
 @pytest.mark.parametrize(("track", "source"), [(10, "measured"), (3, "extrapolated")])
 def test_what_costs_little_is_measured(data: ShapesSet, tmp_path: Path, track: int, source: str) -> None:
-    run = train(make({**VALUES, "track": track}), tmp_path, device="cpu", data=data)
+    run = train(Recipe(**{**VALUES, "track": track}), tmp_path, device="cpu", data=data)
     records = [json.loads(line) for line in (run.path / "tracking.jsonl").read_text().splitlines()]
     assert {record["minus_from"] for record in records} == {source}
 
 
 def test_a_plain_optimizer_has_nothing_to_track(data: ShapesSet, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="track=2 requires a sharpness-aware optimizer; adam takes one pass per step"):
-        train(make({**VALUES, "optimizer": "adam", "track": 2}), tmp_path, device="cpu", data=data)
+        train(Recipe(**{**VALUES, "optimizer": "adam", "track": 2}), tmp_path, device="cpu", data=data)

@@ -245,7 +245,7 @@ def test_a_refused_attach_leaves_no_hooks() -> None:
     with pytest.raises(ValueError, match="no layer 'nowhere'"):
         MixStyle().attach(model, ["0", "nowhere"])
     assert not model[0]._forward_hooks
-    with pytest.raises(ValueError, match="no layers given"):
+    with pytest.raises(ValueError, match="attach needs at least one layer"):
         MixStyle().attach(model, [])
 
 
@@ -312,8 +312,8 @@ def test_of_a_tuple_list_or_named_tuple_the_first_tensor_changes() -> None:
     ("build", "message"),
     [
         (lambda x: {"features": x}, "layer '0' returned a dict"),
-        (lambda _: ("a", "b"), "layer '0' carries no tensor among its 2 values"),
-        (lambda x: x.long(), "layer '0' carries torch.int64"),
+        (lambda _: ("a", "b"), "layer '0' has no tensor among its 2 values"),
+        (lambda x: x.long(), "layer '0': a virtual domain needs floating-point values, got torch.int64"),
     ],
 )
 def test_outputs_without_features_are_refused(build: Callable[[Tensor], Any], message: str) -> None:

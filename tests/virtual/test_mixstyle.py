@@ -201,11 +201,10 @@ def test_a_batch_that_is_not_equal_blocks_is_refused() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"p": 1.5}, r"p must lie in \[0, 1\], got 1.5"),
-        ({"p": float("nan")}, r"p must lie in \[0, 1\], got nan"),
-        ({"alpha": 0.0}, "alpha must be positive and finite, got 0.0"),
-        ({"alpha": -1.0}, "alpha must be positive and finite, got -1.0"),
-        ({"domains": 1}, "domains must be at least 2, or None for a random partner, got 1"),
+        ({"p": 1.5}, r"MixStyle: p=1.5 is not allowed; it must be a number in \[0, 1\]"),
+        ({"p": float("nan")}, "MixStyle: p=nan is not allowed"),
+        ({"alpha": 0.0}, r"MixStyle: alpha=0.0 is not allowed; it must be a number in \(0, inf\)"),
+        ({"domains": 1}, r"MixStyle: domains=1 is not allowed; it must be a whole number in \[2, inf\)"),
     ],
 )
 def test_values_out_of_range_are_refused(arguments: dict[str, float], message: str) -> None:

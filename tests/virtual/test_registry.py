@@ -16,10 +16,8 @@ def test_built_by_name_with_settings() -> None:
     assert isinstance(create("dsu"), DSU)
 
 
-def test_unknown_names_show_near_matches() -> None:
-    with pytest.raises(ValueError, match="there is no virtual domain 'mixstile'; did you mean mixstyle"):
-        create("mixstile")
-    with pytest.raises(ValueError, match="dsu has no setting 'alpha'; it has p, generator"):
+def test_unknown_settings_show_near_matches() -> None:
+    with pytest.raises(ValueError, match=r"dsu has no setting 'alpha'; .*t has p, generator"):
         create("dsu", alpha=0.1)
     with pytest.raises(ValueError, match="mixstyle has no setting 'alhpa'; did you mean alpha"):
         create("mixstyle", alhpa=0.1)

@@ -1,4 +1,4 @@
-"""Figures as files, without a display and without state between them."""
+"""Create and save matplotlib figures without a display or global state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ENDINGS = (".png", ".svg", ".pdf", ".eps", ".jpg")
 
 
 def load() -> ModuleType:
-    """matplotlib with its figures, or an error that says how to install it."""
+    """Import matplotlib; the error names the extra to install."""
     try:
         import matplotlib.figure
     except Exception as error:  # a broken installation fails in other ways than by ImportError
@@ -22,13 +22,13 @@ def load() -> ModuleType:
 
 
 def new_figure(*, width: float = 7.0, height: float = 4.5) -> Figure:
-    """An empty figure of this many inches."""
+    """Return an empty figure of this size in inches."""
     figure: Figure = load().figure.Figure(figsize=(width, height), layout="constrained")
     return figure
 
 
 def check_ending(path: Path | str) -> Path:
-    """The path of a figure to write; an ending that names no format is refused, before any work is done for it."""
+    """Return the path of a figure; refuse an ending that names no format."""
     path = Path(path)
     if path.suffix.lower() not in ENDINGS:
         raise ValueError(f"a figure cannot be written to {path}; its name must end in {', '.join(ENDINGS)}")

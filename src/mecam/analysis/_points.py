@@ -1,4 +1,4 @@
-"""The mean loss at many weights: each batch is loaded once for all of them."""
+"""Compute the mean loss at many weights; each batch is loaded once for all of them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Points:
                     )
 
     def values(self, points: Sequence[Point], at_once: int) -> list[float]:
-        """f at each of the points, `at_once` of them in one pass through the model."""
+        """Return f at each of the points, `at_once` of them in one pass through the model."""
         total = torch.zeros(len(points), dtype=torch.float64, device=self.objective.device)
         with self.objective.studied(), torch.inference_mode():
             for inputs, targets in self.objective.batches:
@@ -54,7 +54,7 @@ class Points:
         return [float(value) for value in total / self.objective.count]
 
     def fastest(self) -> int:
-        """How many points at once take the least time a point on the first batch.
+        """Return how many points at once take the least time per point on the first batch.
 
         On a CPU it is one: by vmap a point of resnet8 takes 1.5 to 2.2 times as long.
         """
@@ -77,7 +77,7 @@ class Points:
         return best
 
     def _batch(self, inputs: Tensor, targets: Tensor, points: Sequence[Point], at_once: int) -> Tensor:
-        """The loss on a batch, times its size, at each of the points."""
+        """Return the loss on a batch, times its size, at each of the points."""
         objective = self.objective
         inputs, targets = inputs.to(objective.device), targets.to(objective.device)
 
@@ -87,11 +87,11 @@ class Points:
 
         losses = []
         for start in range(0, len(points), at_once):
-            found = [self._weights(point) for point in points[start : start + at_once]]
+            weights = [self._weights(point) for point in points[start : start + at_once]]
             if at_once == 1:
-                losses.append(at(found[0]).reshape(1))
+                losses.append(at(weights[0]).reshape(1))
             else:
-                losses.append(vmap(at)([torch.stack(parts) for parts in zip(*found, strict=True)]))
+                losses.append(vmap(at)([torch.stack(parts) for parts in zip(*weights, strict=True)]))
         return torch.cat(losses).double() * len(targets)
 
     def _weights(self, point: Point) -> list[Tensor]:

@@ -1,22 +1,21 @@
-"""How curved the loss is around the weights: the paper's metric, and the measures of sharpness beside which it stands.
+"""Measure how curved the loss is around the weights: the paper's metric, and other measures of sharpness.
 
     C = |f(θ+δ) + f(θ−δ) − 2 f(θ)| / (‖∇f(θ)‖² + 1),   δ = rho ∇f/‖∇f‖      by differences: `curvature`
     C = |λ| / (‖∇f(θ)‖² + 1),   λ the eigenvalue of H of largest magnitude   as defined: `exact`
 
-The denominator alone can reorder methods, so what it is made of is always reported with it. The numerator is about
-rho² uᵀHu, u = ∇f/‖∇f‖: C/rho² is flat in rho where the loss is quadratic. The numerator can be negative, and in
-float32 rounding adds up to 4 ε|f| to it, which counts where rho is small and the loss is flat. Where ∇f is 0 there is
-no u, δ is 0 and so are the differences.
+The denominator alone can reorder methods, so ‖∇f‖ and the numerator are always reported too. The numerator is about
+rho² uᵀHu, u = ∇f/‖∇f‖, and can be negative: C/rho² is constant in rho where the loss is quadratic. In float32, rounding
+adds up to 4 ε|f| to it, which matters where rho is small and the loss is flat. Where ∇f is 0, so are δ and the
+differences.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -24,29 +23,25 @@ from torch import Tensor
 from mecam.analysis import spectrum
 from mecam.analysis._figure import new_figure, save
 from mecam.analysis.objective import Objective, norm
+from mecam.optim._passes import VirtualDomain
+from mecam.progress import Event, Progress, silent
 
 RADII = (0.01, 0.05, 0.1, 0.2, 0.5)  # the paper's
 EPSILON = 1e-12  # as in the optimizers: v / (‖v‖ + EPSILON)
 
 
-class VirtualDomain(Protocol):
-    """Anything that can be switched on around a pass, such as mecam.virtual.MixStyle."""
-
-    def active(self) -> AbstractContextManager[Any]: ...
-
-
 @dataclass(frozen=True)
 class At:
-    """The loss around θ at one radius; in units of the loss, but for rho and scaled."""
+    """The loss around θ at one radius, in units of the loss except for rho and scaled."""
 
     rho: float
-    plus: float  # f(θ+δ) − f(θ): SAM's sharpness, and the gap of it in the objective of MeCAM
-    minus: float  # f(θ−δ) − f(θ): the other gap, without a virtual domain
+    plus: float  # f(θ+δ) − f(θ): SAM's sharpness, and the first gap in MeCAM's objective
+    minus: float  # f(θ−δ) − f(θ): the second gap, without a virtual domain
     numerator: float  # f(θ+δ) + f(θ−δ) − 2 f(θ), with its sign
     signed: float  # numerator / (‖∇f‖² + 1)
     curvature: float  # C, its magnitude
     scaled: float  # signed / rho²
-    meta: float | None = None  # m(θ−δ) − f(θ): the other gap of the objective of MeCAM, on a virtual domain
+    meta: float | None = None  # m(θ−δ) − f(θ): the second gap, on a virtual domain
     asam: float | None = None  # f(θ+e) − f(θ), e = rho θ² ∇f / ‖θ ∇f‖
     first_order: float | None = None  # rho ‖∇f(θ + rho n(Hu))‖, about rho times the largest gradient norm within rho
 
@@ -63,23 +58,30 @@ class Curvature:
     dtype: str
 
     def to_dict(self, exact: Exact | None = None) -> dict[str, Any]:
-        """For JSON, a list for each column; a number that is not finite is None."""
-        columns = {name: [_number(getattr(at, name)) for at in self.at] for name in At.__dataclass_fields__}
+        """Return a list for each column, for JSON; a number that is not finite is None."""
+        columns = {name: [finite(getattr(at, name)) for at in self.at] for name in At.__dataclass_fields__}
         eigenvalue = {} if exact is None else {"largest_eigenvalue": exact.eigenvalue, "exact": asdict(exact)}
         return {
             "split": self.data,
             "images": self.samples,
             "dtype": self.dtype,
-            "loss": _number(self.loss),
-            "gradient_norm": _number(self.gradient_norm),
+            "loss": finite(self.loss),
+            "gradient_norm": finite(self.gradient_norm),
             **{name: column for name, column in columns.items() if any(value is not None for value in column)},
             **eigenvalue,
         }
 
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` returned; columns that are not there are None."""
+        columns = [content.get(name, [None] * len(content["rho"])) for name in At.__dataclass_fields__]
+        at = tuple(At(*values) for values in zip(*columns, strict=True))
+        return cls(content["loss"], content["gradient_norm"], at, *(content[n] for n in ("split", "images", "dtype")))
+
 
 @dataclass(frozen=True)
 class Exact:
-    """The metric as it is defined."""
+    """The metric as defined."""
 
     curvature: float  # |eigenvalue| / (‖∇f‖² + 1)
     eigenvalue: float  # of largest magnitude, with its sign
@@ -90,6 +92,12 @@ class Exact:
     samples: int
     dtype: str
 
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Read the eigenvalue that `mecam bench --measure eigenvalue` stored; what needs ‖∇f‖ is None."""
+        rest = content["tolerance"], content.get("products", 0), content["split"], content["images"], "float32"
+        return cls(None, content["largest_eigenvalue"], None, *rest)  # type: ignore[arg-type]
+
 
 def curvature(
     objective: Objective,
@@ -97,15 +105,15 @@ def curvature(
     *,
     virtual_domain: VirtualDomain | None = None,
     sharpness: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = silent,
 ) -> Curvature:
-    """The metric by differences at each rho: a pass for f and ∇f, and two forward passes a rho.
+    """Measure the metric by differences at each rho: one pass for f and ∇f, and two forward passes per rho.
 
     Args:
-        virtual_domain: adds m(θ−δ) − f(θ), a forward pass a rho.
-        sharpness: adds ASAM's and the first-order sharpness, a forward pass and a gradient a rho and one product with
-            the Hessian.
-        progress: told after each rho how many are done, and how many there are.
+        virtual_domain: adds m(θ−δ) − f(θ), one forward pass per rho.
+        sharpness: adds ASAM's and the first-order sharpness: one product with the Hessian, and a forward pass and a
+            gradient per rho.
+        progress: called after each rho.
     """
     if not radii or not all(math.isfinite(rho) and rho > 0 for rho in radii):
         raise ValueError(f"radii={tuple(radii)!r} are not allowed; they must be positive numbers, at least one")
@@ -127,26 +135,19 @@ def curvature(
         asam, first_order = (None, None) if more is None else more(rho)
         return At(rho, plus, minus, numerator, signed, abs(signed), signed / rho**2, meta, asam, first_order)
 
-    found = []
+    values = []
     for rho in radii:
-        found.append(at(float(rho)))
-        if progress is not None:
-            progress(len(found), len(radii))
-    return Curvature(f, length, tuple(found), **_facts(objective))
+        values.append(at(float(rho)))
+        progress(Event("curvature", len(values), len(radii), "radii"))
+    return Curvature(f, length, tuple(values), **objective.facts())
 
 
-def exact(
-    objective: Objective,
-    *,
-    tolerance: float = 1e-3,
-    seed: int = 0,
-    progress: spectrum.Progress | None = None,
-) -> Exact:
-    """The metric as defined, by Lanczos on Hessian-vector products."""
+def exact(objective: Objective, *, tolerance: float = 1e-3, seed: int = 0, progress: Progress = silent) -> Exact:
+    """Measure the metric as defined, by Lanczos on Hessian-vector products."""
     length = norm(objective.gradient())
-    found = spectrum.eigenvalues(objective, tolerance=tolerance, seed=seed, progress=progress)
-    (value,) = found.values
-    return Exact(abs(value) / (length**2 + 1), value, length, tolerance, found.products, **_facts(objective))
+    largest = spectrum.eigenvalues(objective, tolerance=tolerance, seed=seed, progress=progress)
+    (value,) = largest.values
+    return Exact(abs(value) / (length**2 + 1), value, length, tolerance, largest.products, **objective.facts())
 
 
 def plot(rows: Mapping[str, Sequence[Curvature]], path: Path | str) -> Path:
@@ -159,8 +160,8 @@ def plot(rows: Mapping[str, Sequence[Curvature]], path: Path | str) -> Path:
     guides: list[tuple[list[float], list[float]]] = []
     for name, runs in rows.items():
         color: Any = None
-        for found in runs:
-            shown = [at for at in found.at if math.isfinite(at.curvature) and at.curvature > 0]
+        for run in runs:
+            shown = [at for at in run.at if math.isfinite(at.curvature) and at.curvature > 0]
             rho, values = [at.rho for at in shown], [at.curvature for at in shown]
             (line,) = axes.plot(rho, values, color=color, label=name if color is None else None)
             color = line.get_color()
@@ -177,7 +178,7 @@ def plot(rows: Mapping[str, Sequence[Curvature]], path: Path | str) -> Path:
 def _sharpness(
     objective: Objective, f: float, gradient: Sequence[Tensor], u: Sequence[Tensor]
 ) -> Callable[[float], tuple[float, float]]:
-    """ASAM's and the first-order sharpness as functions of rho.
+    """Return ASAM's and the first-order sharpness as functions of rho.
 
     The gradient norm rises fastest along its own gradient, ∇‖∇f‖ = Hu, whatever the radius.
     """
@@ -197,10 +198,6 @@ def _unit(vector: Sequence[Tensor]) -> list[Tensor]:
     return list(torch._foreach_div(list(vector), norm(vector) + EPSILON))
 
 
-def _facts(objective: Objective) -> dict[str, Any]:
-    dtype = str(objective.parameters[0].dtype).removeprefix("torch.")
-    return {"data": objective.name, "samples": objective.count, "dtype": dtype}
-
-
-def _number(value: float | None) -> float | None:
+def finite(value: float | None) -> float | None:
+    """Return a finite number as it is, any other as None, for JSON."""
     return value if value is not None and math.isfinite(value) else None

@@ -1,4 +1,4 @@
-"""Directions in the space of weights, to look at the loss along.
+"""Directions in the space of weights, for landscapes.
 
 Random directions are filter-normalised: in every filter (the weights of one output) a direction is as long as the
 filter, so that a network and the same network with rescaled filters look alike. Tensors of one dimension, biases and
@@ -9,7 +9,7 @@ serve as directions as they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,7 +22,7 @@ from mecam.analysis.objective import dot, norm
 def random_directions(
     parameters: Sequence[Tensor], count: Literal[1, 2], generator: torch.Generator
 ) -> list[list[Tensor]]:
-    """One filter-normalised direction, or two that are orthogonal inside every filter, hence altogether.
+    """Return one filter-normalised direction, or two that are orthogonal inside every filter, hence altogether.
 
     Gaussian draws, Gram-Schmidt inside each filter, then each filter scaled to ‖w‖: neither step undoes the other. A
     filter of one weight has no second direction, and it is 0 there. Draws are in float64 on the generator's device:
@@ -44,7 +44,7 @@ def random_directions(
             elif shape[1] == 1:
                 unit = torch.zeros_like(draw)
             else:
-                for _ in range(2):  # once more for what rounding left
+                for _ in range(2):  # twice, for what rounding left
                     draw = draw - (draw * first).sum(1, keepdim=True) * first
                     draw = draw / draw.norm(dim=1, keepdim=True)
                 unit = draw
@@ -66,7 +66,7 @@ class Plane:
     points: tuple[tuple[float, float], tuple[float, float], tuple[float, float]]  # where the three networks are
 
     def grid(self, steps: int, margin: float = 0.2) -> tuple[list[float], list[float]]:
-        """x and y from the lowest to the highest of the points, and by `margin` of that farther at either end."""
+        """Return x and y over the range of the points, wider by the share `margin` at either end."""
         sides = []
         for place in (0, 1):
             low, high = min(p[place] for p in self.points), max(p[place] for p in self.points)
@@ -76,9 +76,9 @@ class Plane:
 
 
 def plane(first: nn.Module, second: nn.Module, third: nn.Module) -> Plane:
-    """Gram-Schmidt on second − first and third − first."""
+    """Return the plane, by Gram-Schmidt on second − first and third − first."""
     weights = [[p.detach() for p in model.parameters() if p.requires_grad] for model in (first, second, third)]
-    if len({tuple(p.shape for p in found) for found in weights}) > 1:
+    if len({tuple(p.shape for p in network) for network in weights}) > 1:
         raise ValueError("the three networks have parameters of different shapes: there is no plane through them")
     buffers = [
         {name: coordinate(name, buffer) for name, buffer in model.named_buffers() if buffer.is_floating_point()}
@@ -86,7 +86,9 @@ def plane(first: nn.Module, second: nn.Module, third: nn.Module) -> Plane:
     ]
     origin = weights[0]
     across, up = ([w.to(o.device) - o for w, o in zip(other, origin, strict=True)] for other in weights[1:])
-    across_buffers, up_buffers = (_differences(other, buffers[0]) for other in buffers[1:])
+    across_buffers, up_buffers = (
+        {name: other[name].to(value.device) - value for name, value in buffers[0].items()} for other in buffers[1:]
+    )
     width = norm(across)
     if not width:
         raise ValueError("the first two networks have the same weights: there is no plane through them")
@@ -103,14 +105,10 @@ def plane(first: nn.Module, second: nn.Module, third: nn.Module) -> Plane:
 
 
 def is_variance(name: str) -> bool:
-    """Whether this buffer is batch normalisation's running variance, which must stay positive."""
+    """Return whether this buffer is a running variance, which must stay positive."""
     return name.rpartition(".")[2] == "running_var"
 
 
 def coordinate(name: str, buffer: Tensor) -> Tensor:
-    """What moves along a line: the logarithm of a variance, any other buffer itself."""
+    """Return what moves along a line: the logarithm of a variance, any other buffer itself."""
     return buffer.clamp_min(torch.finfo(buffer.dtype).tiny).log() if is_variance(name) else buffer
-
-
-def _differences(other: Mapping[str, Tensor], origin: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: other[name].to(value.device) - value for name, value in origin.items()}

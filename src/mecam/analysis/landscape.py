@@ -1,11 +1,11 @@
-"""The loss over a line or a plane through the weights, on a grid of points.
+"""Compute the loss over a line or a plane through the weights, on a grid of points.
 
     x, y = random_directions(objective.parameters, 2, torch.Generator().manual_seed(0))
-    found = landscape(objective, [x, y], STEPS, STEPS, file="art.npz", setting={"directions": "random, seed 0"})
-    found.loss[row, column]     # f(θ + x[column] first + y[row] second); NaN where it is not finite
+    grid = landscape(objective, [x, y], STEPS, STEPS, file="art.npz", setting={"directions": "random, seed 0"})
+    grid.loss[row, column]     # f(θ + x[column] first + y[row] second); NaN where it is not finite
 
-With a file the grid is kept there as it fills, and a second call goes on with it. The file is a plain .npz (no pickle)
-with x, y, loss, done and setting, which is JSON.
+With a file the grid is kept there as it fills, and a second call resumes it. The file is a plain .npz (no pickle) with
+x, y, loss, done and setting, which is JSON.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import json
 import math
 import time
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +29,13 @@ from torch import Tensor
 
 from mecam.analysis._points import Points
 from mecam.analysis.objective import Direction, Objective
-from mecam.runs.atomic import RunError, encode_json, write_atomic
+from mecam.progress import Event, Progress, silent
+from mecam.runs import RunError, write_atomic
+from mecam.storage.files import encode_json
 
 STEPS = tuple(round(-1 + 0.04 * step, 2) for step in range(51))  # from -1 to 1, the weights in the middle
 MOST = 64  # points for which a batch is loaded once
-Progress = Callable[[int, int], None]  # points done, points in all
+WRITE_EVERY = 5.0  # seconds between writes of the file, about
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +44,8 @@ class Landscape:
 
     x: tuple[float, ...]
     y: tuple[float, ...]
-    loss: NDArray[np.float64]  # a row for each y, a column for each x; NaN: not finite
-    setting: Mapping[str, Any] = field(default_factory=dict)  # what was asked for, and of which function
+    loss: NDArray[np.float64]  # a row for each y, a column for each x; NaN: not finite, or not computed yet
+    setting: Mapping[str, Any] = field(default_factory=dict)  # how it was computed, and for which function
 
     @property
     def holes(self) -> int:
@@ -51,7 +53,7 @@ class Landscape:
         return int(np.isnan(self.loss).sum())
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; a hole is None."""
+        """Return the grid for JSON; a hole is None."""
         return {
             "split": str(self.setting.get("split", "")),
             "directions": str(self.setting.get("directions", "")),
@@ -62,7 +64,7 @@ class Landscape:
         }
 
     def write_json(self, path: Path | str) -> None:
-        """A run's landscape.json, which the page shows."""
+        """Write a run's landscape.json, which the page shows."""
         write_atomic(path, encode_json(self.to_dict()))
 
 
@@ -75,18 +77,16 @@ def landscape(
     buffers: Sequence[Mapping[str, Tensor]] = (),
     file: Path | str | None = None,
     setting: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
+    progress: Progress = silent,
     at_once: int | None = None,
-    every: float = 5.0,
 ) -> Landscape:
-    """f(θ + x first + y second) for every x and y; with one direction f(θ + x first).
+    """Compute f(θ + x first + y second) for every x and y; with one direction f(θ + x first).
 
     Args:
         buffers: how buffers of the model move along each direction (`Plane.buffers`); those not named stay.
         file: an .npz to keep the grid in. One of another function, grid or setting is refused.
-        setting: what JSON can hold and says what this is; "split" and "directions" are shown on the page.
-        at_once: points in one pass through the model, by vmap. None: what is fastest on the device.
-        every: seconds from one writing of the file to the next, about.
+        setting: a description for the file, as JSON; "split" and "directions" are shown on the page.
+        at_once: points in one pass through the model, by vmap. None: the fastest number on the device.
     """
     if len(directions) not in (1, 2) or (len(directions) == 2) != (y is not None):
         raise ValueError("a line takes one direction and x; a plane takes two directions, x and y")
@@ -97,10 +97,13 @@ def landscape(
     full = {**(setting or {}), "images": objective.count, "function": _fingerprint(objective, points)}
     full = json.loads(json.dumps(full))  # as it will be read back
     path = None if file is None else Path(file)
-    loss, done = _start(path, columns, rows, full)
+    grid, done = _start(path, Landscape(columns, rows, np.full((len(rows), len(columns)), math.nan), full))
     missing = [(row, column) for row, column in np.argwhere(~done).tolist()]
-    if progress is not None:
-        progress(int(done.sum()), done.size)
+
+    def report() -> None:
+        progress(Event("landscape", int(done.sum()), done.size, "points"))
+
+    report()
     if missing and at_once is None:
         at_once = points.fastest()
     together, written = at_once or 1, time.monotonic()
@@ -110,65 +113,52 @@ def landscape(
             started = time.monotonic()
             values = points.values([(columns[column], rows[row]) for row, column in some], at_once or 1)
             for at, value in zip(some, values, strict=True):
-                loss[at], done[at] = value if math.isfinite(value) else math.nan, True
-            if progress is not None:
-                progress(int(done.sum()), done.size)
+                grid.loss[at], done[at] = value if math.isfinite(value) else math.nan, True
+            report()
             now = time.monotonic()
-            if now - started < every / 4:
+            if now - started < WRITE_EVERY / 4:
                 together = max(together, min(2 * together, MOST))
-            if path is not None and now - written > every:
-                _write(path, columns, rows, loss, done, full)
+            if path is not None and now - written > WRITE_EVERY:
+                _write(path, grid, done)
                 written = now
-    finally:  # also what a call that is interrupted found
+    finally:  # also when the call is interrupted
         if path is not None:
-            _write(path, columns, rows, loss, done, full)
-    return Landscape(columns, rows, loss, full)
+            _write(path, grid, done)
+    return grid
 
 
 def read(file: Path | str) -> Landscape:
-    """A grid that was kept in a file; points that were not reached yet are holes."""
-    x, y, loss, _, setting = _read(Path(file))
-    return Landscape(tuple(x.tolist()), tuple(y.tolist()), loss, setting)
+    """Read a grid from a file; points that were not reached yet are holes."""
+    return _read(Path(file))[0]
 
 
 def _axis(name: str, values: Sequence[float]) -> tuple[float, ...]:
-    found = tuple(map(float, values))
-    if not found or not all(map(math.isfinite, found)) or any(b <= a for a, b in pairwise(found)):
-        raise ValueError(f"{name} must be finite numbers that rise, at least one")
-    return found
+    axis = tuple(map(float, values))
+    if not axis or not all(map(math.isfinite, axis)) or any(b <= a for a, b in pairwise(axis)):
+        raise ValueError(f"{name} must be increasing finite numbers, at least one")
+    return axis
 
 
-def _start(
-    path: Path | None, x: tuple[float, ...], y: tuple[float, ...], setting: Mapping[str, Any]
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The grid as far as it was kept."""
+def _start(path: Path | None, empty: Landscape) -> tuple[Landscape, NDArray[np.bool_]]:
+    """Return the grid as far as it was written, and which of its points are done."""
     if path is None or not path.exists():
-        return np.full((len(y), len(x)), math.nan), np.zeros((len(y), len(x)), dtype=bool)
-    old_x, old_y, loss, done, old = _read(path)
-    other = [name for name in {**old, **setting} if old.get(name) != setting.get(name)]
-    if tuple(old_x.tolist()) != x or tuple(old_y.tolist()) != y:
+        return empty, np.zeros(empty.loss.shape, dtype=bool)
+    old, done = _read(path)
+    other = [name for name in {**old.setting, **empty.setting} if old.setting.get(name) != empty.setting.get(name)]
+    if (old.x, old.y) != (empty.x, empty.y):
         other.append("grid")
     if other:
         raise RunError(f"{path} holds a landscape with another {', '.join(other)}; give another file, or remove it")
-    return loss, done
+    return old, done
 
 
-def _write(
-    path: Path,
-    x: tuple[float, ...],
-    y: tuple[float, ...],
-    loss: NDArray[np.float64],
-    done: NDArray[np.bool_],
-    setting: Mapping[str, Any],
-) -> None:
-    packed = io.BytesIO()
-    np.savez(packed, x=np.array(x), y=np.array(y), loss=loss, done=done, setting=np.array(json.dumps(setting)))
+def _write(path: Path, grid: Landscape, done: NDArray[np.bool_]) -> None:
+    packed, setting = io.BytesIO(), np.array(json.dumps(grid.setting))
+    np.savez(packed, x=np.array(grid.x), y=np.array(grid.y), loss=grid.loss, done=done, setting=setting)
     write_atomic(path, packed.getvalue())
 
 
-def _read(
-    path: Path,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_], dict[str, Any]]:
+def _read(path: Path) -> tuple[Landscape, NDArray[np.bool_]]:
     try:
         with zipfile.ZipFile(path) as archive:
             x, y, loss, done = (_array(archive, name) for name in ("x", "y", "loss", "done"))
@@ -177,36 +167,31 @@ def _read(
         raise RunError(f"{path} is not a landscape that can be read: {error}") from error
     if loss.shape != (len(y), len(x)) or done.shape != loss.shape or not isinstance(setting, dict):
         raise RunError(f"{path} is not a landscape that can be read: its arrays do not fit each other")
-    return x, y, loss, done, setting
+    return Landscape(tuple(x.tolist()), tuple(y.tolist()), loss, setting), done
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    """An array of an .npz, no longer than the bytes it lies in: neither packing nor a header may inflate it."""
+    """Read an array of an .npz, no longer than its bytes: neither compression nor a header may inflate it."""
     entry = archive.getinfo(f"{name}.npy")
     if entry.compress_type != zipfile.ZIP_STORED:
         raise ValueError(f"{name} is compressed, which is never written")
     data = io.BytesIO(archive.read(entry))
     if np.lib.format.read_magic(data) != (1, 0):
-        raise ValueError(f"{name} is of another version")
+        raise ValueError(f"{name} has another version of the format")
     shape, _, dtype = np.lib.format.read_array_header_1_0(data)
     if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(data.getbuffer()) - data.tell():
-        raise ValueError(f"{name} is said to be of shape {shape} and type {dtype}, and has other data")
+        raise ValueError(f"{name} declares shape {shape} and type {dtype}, but holds other data")
     data.seek(0)
-    found: NDArray[Any] = np.load(data, allow_pickle=False)
-    return found
+    array: NDArray[Any] = np.load(data, allow_pickle=False)
+    return array
 
 
 def _fingerprint(objective: Objective, points: Points) -> str:
-    """Of the weights, the directions and the data: what the numbers depend on, and a name cannot tell."""
+    """Return a digest of the weights, the directions and the data: what the numbers depend on."""
     digest = hashlib.sha256()
-
-    def add(tensor: Tensor) -> None:
+    batches = (tensor for batch in objective.batches for tensor in batch)
+    directions = (part for axis in points.axes for part in axis)
+    for tensor in chain(objective.model.state_dict().values(), directions, batches):
         digest.update(repr((tuple(tensor.shape), tensor.dtype)).encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-
-    for tensor in (*objective.model.state_dict().values(), *(part for axis in points.axes for part in axis)):
-        add(tensor)
-    for inputs, targets in objective.batches:
-        add(inputs)
-        add(targets)
     return digest.hexdigest()

@@ -1,13 +1,12 @@
-"""The function under study: the mean loss of a model over a data set, at any weights.
+"""The function that is measured: the mean loss of a model over a data set, at any weights.
 
     objective = Objective(model, torch.nn.functional.cross_entropy, batches)
     objective.value()                  # f(θ)
     objective.value(direction, 0.1)    # f(θ + 0.1 direction)
     objective.gradient()               # ∇f(θ), a list of tensors like the parameters
 
-`batches` is anything that can be iterated over more than once and gives (inputs, targets): a list, a DataLoader without
-shuffling. Each batch counts by its size, so how the data is cut into batches does not matter. The model is in eval mode
-while it is studied: no dropout, no batch statistics, so that f is a function of the weights alone.
+`batches` can be iterated over more than once and yields (inputs, targets): a list, or a DataLoader without shuffling.
+Each batch is weighted by its size. The model is in eval mode while it is measured: f depends on the weights alone.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ class Objective:
     """f(θ) = Σ_batches size · loss(model(inputs), targets) / Σ size, summed in float64.
 
     Args:
-        count: number of samples; without it the batches are gone through once to count them.
-        name: what the data is, for the results to say.
+        count: number of samples; by default counted in one pass over the batches.
+        name: the name of the data in results.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class Objective:
         name: str = "",
     ) -> None:
         if iter(batches) is batches:
-            raise TypeError("batches can be gone through once only; give a list or a DataLoader, not an iterator")
+            raise TypeError("batches can be iterated over only once; give a list or a DataLoader, not an iterator")
         self.model, self.loss, self.batches, self.name = model, loss, batches, name
         self.parameters: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
         if not self.parameters:
@@ -54,28 +53,28 @@ class Objective:
             raise ValueError("there is no data: batches is empty")
 
     def value(self, direction: Direction | None = None, scale: float = 1.0) -> float:
-        """f(θ + scale · direction)."""
+        """Return f(θ + scale · direction)."""
         with self.studied(), self.moved(direction, scale), torch.no_grad():
             return self._mean(self.loss(self.model(x), y).double() * len(y) for x, y in self._on_device())
 
     def gradient(self, direction: Direction | None = None, scale: float = 1.0) -> list[Tensor]:
-        """∇f(θ + scale · direction)."""
+        """Return ∇f(θ + scale · direction)."""
         return self.value_and_gradient(direction, scale)[1]
 
     def value_and_gradient(self, direction: Direction | None = None, scale: float = 1.0) -> tuple[float, list[Tensor]]:
-        """f and ∇f in one pass over the data."""
+        """Return f and ∇f, from one pass over the data."""
         total = [torch.zeros_like(parameter) for parameter in self.parameters]
         values = []
         with self.studied(), self.moved(direction, scale), torch.enable_grad():
             for x, y in self._on_device():
                 loss = self.loss(self.model(x), y)
-                found = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
-                torch._foreach_add_(total, found, alpha=len(y) / self.count)
+                slope = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
+                torch._foreach_add_(total, slope, alpha=len(y) / self.count)
                 values.append(loss.detach().double() * len(y))
         return self._mean(values), total
 
     def hessian_product(self, vector: Direction) -> list[Tensor]:
-        """H(θ) v, by a second backward."""
+        """Return H(θ) v, by a second backward."""
         total = [torch.zeros_like(parameter) for parameter in self.parameters]
         with self.studied(), torch.enable_grad(), Grouped():
             for x, y in self._on_device():
@@ -85,12 +84,16 @@ class Objective:
                 torch._foreach_add_(total, product, alpha=len(y) / self.count)
         return total
 
+    def facts(self) -> dict[str, Any]:
+        """Return what results report about the function: data, number of samples and precision."""
+        dtype = str(self.parameters[0].dtype).removeprefix("torch.")
+        return {"data": self.name, "samples": self.count, "dtype": dtype}
+
     @contextmanager
     def studied(self) -> Iterator[None]:
-        """The model in eval mode, and afterwards as it was, module by module.
+        """Put the model into eval mode, and restore the mode of each module afterwards.
 
-        TF32, by which a GPU's convolutions would go, is off: it rounds weights to 11 bits, and a step of rho = 0.01
-        changes most of them by less.
+        TF32 is off: it rounds weights to 11 bits, and a step of rho = 0.01 changes most of them by less.
         """
         modes = {module: module.training for module in self.model.modules()}
         cudnn: Any = torch.backends.cudnn
@@ -109,7 +112,7 @@ class Objective:
 
     @contextmanager
     def moved(self, direction: Direction | None, scale: float = 1.0) -> Iterator[None]:
-        """The weights at θ + scale · direction, and afterwards at θ again, bit for bit."""
+        """Move the weights to θ + scale · direction, and restore them afterwards bit for bit."""
         if direction is None:
             yield
             return
@@ -131,10 +134,10 @@ class Objective:
 
 
 def norm(vector: Direction) -> float:
-    """The Euclidean norm over all tensors, in float64."""
+    """Return the Euclidean norm over all tensors, in float64."""
     return float(torch.stack([(part.double() ** 2).sum() for part in vector]).sum().sqrt())
 
 
 def dot(left: Direction, right: Direction) -> float:
-    """The inner product over all tensors, in float64."""
+    """Return the inner product over all tensors, in float64."""
     return float(torch.stack([(a.double() * b.double()).sum() for a, b in zip(left, right, strict=True)]).sum())

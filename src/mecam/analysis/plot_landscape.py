@@ -23,25 +23,25 @@ STEEP = 20.0  # the highest loss over the lowest from which on colours follow th
 Marks = Mapping[str, tuple[float, float]]  # named points of a plane
 
 
-def plot(found: Mapping[str, Landscape], stem: Path | str, *, marks: Marks | None = None) -> list[Path]:
+def plot(landscapes: Mapping[str, Landscape], stem: Path | str, *, marks: Marks | None = None) -> list[Path]:
     """Write <stem>-contour and <stem>-surface, or <stem>-line for lines, as PNG and SVG."""
-    if not found:
+    if not landscapes:
         raise ValueError("there is no landscape to plot")
-    if len({len(one.y) == 1 for one in found.values()}) > 1:
+    if len({len(one.y) == 1 for one in landscapes.values()}) > 1:
         raise ValueError("some of the landscapes are lines and some are planes; plot them separately")
-    if next(iter(found.values())).y == (0.0,):
-        figures = {"line": lines(found)}
+    if next(iter(landscapes.values())).y == (0.0,):
+        figures = {"line": lines(landscapes)}
     else:
-        figures = {"contour": contours(found, marks=marks), "surface": surfaces(found)}
+        figures = {"contour": contours(landscapes, marks=marks), "surface": surfaces(landscapes)}
     return [save(figure, f"{stem}-{name}.{kind}") for name, figure in figures.items() for kind in FORMATS]
 
 
-def contours(found: Mapping[str, Landscape], *, marks: Marks | None = None) -> Figure:
-    """From above, with the loss written on the lines; white where it is not finite."""
-    figure = new_figure(width=1 + 3.6 * len(found), height=3.8)
-    levels, norm = _scale(found)
-    panels: list[Axes] = list(figure.subplots(1, len(found), squeeze=False)[0])
-    for axes, (name, one) in zip(panels, found.items(), strict=True):
+def contours(landscapes: Mapping[str, Landscape], *, marks: Marks | None = None) -> Figure:
+    """Draw contours labelled with the loss; white where it is not finite."""
+    figure = new_figure(width=1 + 3.6 * len(landscapes), height=3.8)
+    levels, norm = _scale(landscapes)
+    panels: list[Axes] = list(figure.subplots(1, len(landscapes), squeeze=False)[0])
+    for axes, (name, one) in zip(panels, landscapes.items(), strict=True):
         loss = np.ma.masked_invalid(one.loss)
         filled = axes.contourf(one.x, one.y, loss, levels=levels, norm=norm, cmap=COLOURS)
         drawn = axes.contour(one.x, one.y, loss, levels=levels[1:-1:2], colors="white", linewidths=0.6)
@@ -54,15 +54,15 @@ def contours(found: Mapping[str, Landscape], *, marks: Marks | None = None) -> F
     return figure
 
 
-def surfaces(found: Mapping[str, Landscape]) -> Figure:
-    """In three dimensions, all on the same height; the logarithm of the loss where it is steep."""
-    figure = new_figure(width=0.8 + 3.8 * len(found), height=3.8)
-    levels, _ = _scale(found)
+def surfaces(landscapes: Mapping[str, Landscape]) -> Figure:
+    """Draw surfaces on one scale of height; the logarithm of the loss where it is steep."""
+    figure = new_figure(width=0.8 + 3.8 * len(landscapes), height=3.8)
+    levels, _ = _scale(landscapes)
     steep = _is_steep(levels)
     low, high = (math.log10(level) if steep else level for level in (levels[0], levels[-1]))
     panels = []
-    for place, (name, one) in enumerate(found.items(), start=1):
-        axes: Any = figure.add_subplot(1, len(found), place, projection="3d")
+    for place, (name, one) in enumerate(landscapes.items(), start=1):
+        axes: Any = figure.add_subplot(1, len(landscapes), place, projection="3d")
         x, y = np.meshgrid(one.x, one.y)
         height = np.log10(np.maximum(one.loss, levels[0])) if steep else one.loss
         drawn = axes.plot_surface(x, y, height, cmap=COLOURS, vmin=low, vmax=high, rcount=60, ccount=60, linewidth=0)
@@ -72,22 +72,22 @@ def surfaces(found: Mapping[str, Landscape]) -> Figure:
     return figure
 
 
-def lines(found: Mapping[str, Landscape]) -> Figure:
-    """The loss along one direction."""
+def lines(landscapes: Mapping[str, Landscape]) -> Figure:
+    """Draw the loss along one direction."""
     figure = new_figure()
-    levels, _ = _scale(found)
+    levels, _ = _scale(landscapes)
     axes = figure.add_subplot(xlabel="distance", ylabel="loss", yscale="log" if _is_steep(levels) else "linear")
-    for name, one in found.items():
+    for name, one in landscapes.items():
         axes.plot(one.x, one.loss[0], label=_title(name, one))
     axes.legend()
     return figure
 
 
-def _scale(found: Mapping[str, Landscape], count: int = 25) -> tuple[NDArray[np.float64], Any]:
-    """Levels from the lowest to the highest loss of them all, and the colours' norm for them."""
+def _scale(landscapes: Mapping[str, Landscape], count: int = 25) -> tuple[NDArray[np.float64], Any]:
+    """Return levels from the lowest to the highest loss, and the colour norm for them."""
     from matplotlib.colors import LogNorm, Normalize
 
-    finite = np.concatenate([one.loss[np.isfinite(one.loss)] for one in found.values()])
+    finite = np.concatenate([one.loss[np.isfinite(one.loss)] for one in landscapes.values()])
     if not finite.size:
         raise ValueError("no loss is finite on these landscapes: there is nothing to plot")
     low, high = float(finite.min()), float(finite.max())

@@ -1,4 +1,4 @@
-"""What was tracked along a training, as a figure: a panel for each quantity, over the steps."""
+"""Plot the records of a tracked training: one panel per quantity, over the steps."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from mecam.analysis._figure import new_figure, save
-from mecam.analysis.tracking import THETA, Record
+from mecam.analysis.tracked import Record
+from mecam.analysis.tracking import THETA
 
 LINEAR = ("gaps", "cosines of gradients")  # panels of numbers that can be negative
 
 
-def plot(found: Sequence[Record], path: Path | str) -> Path:
-    """Loss, gradient norm, gaps, curvature, ratio and cosines over the steps."""
+def plot(steps: Sequence[Record], path: Path | str) -> Path:
+    """Plot loss, gradient norm, gaps, curvature, ratio and cosines over the steps."""
     figure = new_figure(width=9, height=9)
-    step = [r.step for r in found]
-    for place, (title, lines) in zip(figure.subplots(3, 2, sharex=True).flat, panels(found).items(), strict=True):
+    step = [r.step for r in steps]
+    for place, (title, lines) in zip(figure.subplots(3, 2, sharex=True).flat, panels(steps).items(), strict=True):
         place.set(title=title, yscale="linear" if title in LINEAR else "log")
         for name, values in lines.items():
             place.plot(step, values, label=name, linewidth=1)
@@ -26,17 +27,17 @@ def plot(found: Sequence[Record], path: Path | str) -> Path:
     return save(figure, path)
 
 
-def panels(found: Sequence[Record]) -> dict[str, dict[str, list[float]]]:
-    """The curves of the plot, by panel and name; NaN where a record has no value, and no curve without any."""
+def panels(steps: Sequence[Record]) -> dict[str, dict[str, list[float]]]:
+    """Return the curves by panel and name; NaN where a record has no value, and no curve without any."""
 
     def curves(**values: Callable[[Record], float | None]) -> dict[str, list[float]]:
-        columns = {name: [math.nan if (v := value(r)) is None else v for r in found] for name, value in values.items()}
+        columns = {name: [math.nan if (v := value(r)) is None else v for r in steps] for name, value in values.items()}
         return {name: column for name, column in columns.items() if not all(map(math.isnan, column))}
 
     def cosine(pair: str) -> Callable[[Record], float | None]:
         return lambda r: r.cosines.get(pair)
 
-    pairs = dict.fromkeys(pair for r in found for pair in r.cosines)
+    pairs = dict.fromkeys(pair for r in steps for pair in r.cosines)
     gaps: dict[str, Callable[[Record], float | None]] = {
         "f(θ+δ) − f": lambda r: r.plus,
         "f(θ−δ) − f": lambda r: None if r.minus_from == "extrapolated" else r.minus,

@@ -1,4 +1,4 @@
-"""The loss of a finished run as a function of its weights, on the images it was trained on or on those it was not."""
+"""The loss of a finished run as a function of its weights, on training, validation or target images."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from mecam import virtual
 from mecam.analysis.objective import Loss, Objective
 from mecam.data.augment import evaluate_transform
 from mecam.data.domains import DomainSet, source_domains
-from mecam.data.splits import split as split_domain
-from mecam.recipe import Recipe
+from mecam.data.splits import split_domains
+from mecam.preprocessing import Preprocessing
+from mecam.recipe import recipe_of
 from mecam.runs import RunError, find_run
-from mecam.serving.model import Preprocessing, load_model
+from mecam.serving.model import load_model
+from mecam.splits import Part, Split
 from mecam.training.build import own_settings, virtual_layers
 from mecam.training.reopen import reopen
 from mecam.virtual import VirtualDomain
@@ -29,10 +31,10 @@ from mecam.virtual import VirtualDomain
 if TYPE_CHECKING:
     from mecam.models.network import Network
 
-Part = Literal["train", "validation", "target"]
-PARTS: tuple[Part, ...] = ("train", "validation", "target")
-# images at once: a second backward holds several times what a first one does; on a CPU 32 of 224 pixels, and more of
-# smaller ones, to a limit (resnet8 at 32 pixels: 8.5 images a millisecond by 128, 6 by 32)
+Subset = Literal["train", "validation", "target"]
+SUBSETS: tuple[Subset, ...] = ("train", "validation", "target")
+# images per batch: a second backward takes several times the memory of a first; on a CPU 32 images of 224 pixels, and
+# up to 128 smaller ones (resnet8 at 32 pixels: 8.5 images per millisecond by 128, 6 by 32)
 BATCH, BATCH_ON_CPU, MOST = 64, 32, 128
 
 
@@ -56,17 +58,14 @@ class Images:
         return sum(map(len, self.indices.values()))
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        look = self.preprocessing
         for parts in self._parts():
             images = torch.cat([self.data.images(domain, some) for domain, some in parts]).to(self.device)
             labels = np.concatenate([self.data.labels(domain)[some] for domain, some in parts])
-            pixels = evaluate_transform(
-                images, look.size, mean=look.mean, std=look.std, interpolation=look.interpolation
-            ).to(self.dtype)
+            pixels = evaluate_transform(images, self.preprocessing).to(self.dtype)
             yield pixels.contiguous(memory_format=_layout(self.device)), torch.from_numpy(labels).to(self.device)
 
     def _parts(self) -> Iterator[list[tuple[int, NDArray[np.int64]]]]:
-        """Of each batch its domains, and which images of them."""
+        """Yield the domains of each batch, with the indices of their images."""
         if self.mixed:
             pieces = [np.array_split(indices, -(-self.count // self.batch)) for indices in self.indices.values()]
             for some in zip(*pieces, strict=True):
@@ -79,7 +78,7 @@ class Images:
 
 def objective_of(
     path: Path | str,
-    split: Part = "train",
+    split: Subset = "train",
     *,
     limit: int | None = None,
     dtype: torch.dtype = torch.float32,
@@ -89,21 +88,21 @@ def objective_of(
     loss: Loss = cross_entropy,
     mixed: bool = False,
 ) -> Objective:
-    """The mean loss of a run's selected weights.
+    """Return the mean loss of a run as a function of its weights, at the selected ones.
 
     Args:
         path: the run's folder, or one that holds this run only.
         split: "train" for the training parts of the source domains, "validation" for their held-out parts, "target"
             for the part of the unseen domain that the run's accuracy is reported on.
-        limit: at most so many images, drawn at random and the same in every call.
-        batch: images at once. Only where predictions depend on batch mates (MTL, ARM) does f depend on it.
+        limit: use a fixed random subset of at most this many images.
+        batch: images per batch. f depends on it only where predictions depend on batch mates (MTL, ARM).
         data: the run's data, if it is open already.
-        loss: another than cross-entropy, such as mecam.analysis.bounds.bounded_cross_entropy.
+        loss: the mean over a batch, in place of cross-entropy.
         mixed: whether a batch has images of every domain, as a virtual domain needs them; not for methods whose
             predictions depend on batch mates.
     """
-    if split not in PARTS:
-        raise ValueError(f"there is no split {split!r}; it must be one of {', '.join(PARTS)}")
+    if split not in SUBSETS:
+        raise ValueError(f"there is no split {split!r}; it must be one of {', '.join(SUBSETS)}")
     if limit is not None and limit < 1:
         raise ValueError(f"limit={limit} images; it must be at least 1")
     folder = find_run(path)
@@ -111,24 +110,27 @@ def objective_of(
         raise RunError(f"the run in {folder.path} has no weights: {folder.model_file.name} is missing")
     device = torch.device(device)
     model = load_model(folder.path, device=device)
-    recipe = Recipe(**folder.read_run()["recipe"])
+    recipe = recipe_of(folder.path)
     if split == "target" and recipe.target is None:
         raise RunError(f"the run in {folder.path} has no unseen domain; take the split train or validation")
-    if data is None:  # whether it is the same data is told below
+    if data is None:  # a change is reported below
         data = reopen(folder.path, recipe)
     if model.classes != tuple(data.classes):
         raise RunError(f"the run in {folder.path} was trained on other classes than {data.name} has now")
     if folder.read_result().get("data") != data.fingerprint:
         warnings.warn(f"{data.name} is not as it was when the run in {folder.path} was trained", stacklevel=2)
+    part = Part.HELD_OUT if split == "validation" else Part.TRAINING
+    splits = split_domains(data, trial=recipe.seed, holdout=recipe.holdout)
     sources = source_domains(data, recipe.target)
-    indices = {}
-    for domain in range(len(data.domains)):
-        if (domain in sources) == (split != "target"):
-            parts = split_domain(len(data.labels(domain)), trial=recipe.seed, domain=domain, holdout=recipe.holdout)
-            indices[domain] = parts.held_out if split == "validation" else parts.training
+    indices = {
+        domain: splits[Split(name, part)]
+        for domain, name in enumerate(data.domains)
+        if (domain in sources) == (split != "target")
+    }
     if limit is not None:
         indices = _some(indices, limit)
-    size = batch or (_for_cpu(model.preprocessing.size) if device.type == "cpu" else BATCH)
+    fits_cpu = max(1, min(MOST, BATCH_ON_CPU * 224**2 // model.preprocessing.size**2))
+    size = batch or (fits_cpu if device.type == "cpu" else BATCH)
     images = Images(data, indices, model.preprocessing, size, device, dtype, mixed and not model.alone)
     if not images.count:
         raise RunError(f"the {split} split of the run in {folder.path} has no images (holdout={recipe.holdout})")
@@ -137,33 +139,26 @@ def objective_of(
 
 
 def virtual_domain_of(path: Path | str, objective: Objective) -> VirtualDomain | None:
-    """The virtual domain that MeCAM has under this run's recipe, attached to the network of a `mixed` objective.
+    """Return the virtual domain of this run's recipe, attached to the network of a `mixed` objective.
 
     None where the recipe has none or one that acts on pixels, and where batches are not mixed.
     """
-    recipe = Recipe(**find_run(path).read_run()["recipe"])
+    recipe = recipe_of(find_run(path).path)
     if recipe.virtual in ("none", "fourier") or not cast("Images", objective.batches).mixed:
         return None
-    found = virtual.create(recipe.virtual, generator=torch.Generator().manual_seed(0), **own_settings(recipe))
+    domain = virtual.create(recipe.virtual, generator=torch.Generator().manual_seed(0), **own_settings(recipe))
     network = cast("Network", objective.model)
-    return found.attach(network, virtual_layers(recipe, network.stages))
+    return domain.attach(network, virtual_layers(recipe, network.stages))
 
 
 def _layout(device: torch.device) -> torch.memory_format:
-    """On a GPU depthwise convolutions in float32 are slower if channels come last: Lite0's gradient by half.
-
-    Networks without such convolutions were not compared.
-    """
+    # on a GPU Lite0's depthwise convolutions in float32 take half as long again with channels last
     return torch.channels_last if device.type == "cpu" else torch.contiguous_format
 
 
 def _some(indices: dict[int, NDArray[np.int64]], limit: int) -> dict[int, NDArray[np.int64]]:
-    """At most `limit` images; every image is as likely, and kept ones stay in order."""
+    """Return a fixed random subset of at most `limit` images, in order."""
     domains = np.concatenate([np.full(len(part), domain) for domain, part in indices.items()])
     kept = np.zeros(len(domains), dtype=bool)
     kept[np.random.default_rng(0).permutation(len(domains))[:limit]] = True
     return {domain: part[kept[domains == domain]] for domain, part in indices.items()}
-
-
-def _for_cpu(size: int) -> int:
-    return max(1, min(MOST, BATCH_ON_CPU * 224**2 // size**2))

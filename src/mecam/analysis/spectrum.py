@@ -1,8 +1,7 @@
-"""The spectrum of the Hessian: its outermost eigenvalues, its trace, its density; from Hessian-vector products alone.
+"""Compute outermost eigenvalues, trace and density of the Hessian, from Hessian-vector products alone.
 
-Eigenvalues come from SciPy's ARPACK, the Lanczos quadrature of the density from curvlinops; both are given products of
-`Objective`, which need no more of a model than a second backward. `largest` needs neither: a Lanczos iteration on the
-device that stops as soon as one eigenvalue is found. Results say what they were computed with.
+Eigenvalues come from SciPy's ARPACK, the Lanczos quadrature of the density from curvlinops. `largest` needs neither: a
+Lanczos iteration on the device that stops as soon as one eigenvalue has converged.
 """
 
 from __future__ import annotations
@@ -19,134 +18,58 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mecam.analysis._figure import new_figure, save
+from mecam.analysis.hessian import Array, Hessian
 from mecam.analysis.objective import Objective
+from mecam.progress import Progress, silent
 
 End = Literal["magnitude", "highest", "lowest", "both"]
-ENDS: dict[End, str] = {"magnitude": "LM", "highest": "LA", "lowest": "SA", "both": "BE"}  # as ARPACK calls them
-DENSE = 20  # as many products as ARPACK needs at the least give a matrix of this size itself
-Progress = Callable[[int], None]  # told after each product with the Hessian how many there were
+ENDS: dict[End, str] = {"magnitude": "LM", "highest": "LA", "lowest": "SA", "both": "BE"}  # ARPACK's names
+DENSE = 20  # below this size the whole matrix takes no more products than ARPACK
 
 
-@dataclass(frozen=True)
-class Eigenvalues:
-    """Some eigenvalues of the Hessian, in units of the loss over squared weights."""
+@dataclass(frozen=True, kw_only=True)
+class Spectral:
+    """What a result was computed from."""
 
-    values: tuple[float, ...]  # by falling magnitude
-    end: End  # where in the spectrum they were looked for
-    tolerance: float  # of the residual, relative to the eigenvalue
-    products: int  # Hessian-vector products it took, a pass over the data each
     seed: int
+    products: int  # Hessian-vector products; each is a pass over the data
     parameters: int
     data: str
     samples: int
     dtype: str
 
 
-@dataclass(frozen=True)
-class Trace:
+@dataclass(frozen=True, kw_only=True)
+class Eigenvalues(Spectral):
+    """Some eigenvalues of the Hessian, in units of the loss over squared weights."""
+
+    values: tuple[float, ...]  # by falling magnitude
+    end: End  # of the spectrum
+    tolerance: float  # of the residual, relative to the eigenvalue
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace(Spectral):
     """Hutchinson's estimate of the trace: the mean of zᵀHz over random signs z."""
 
     estimate: float
     standard_error: float
     draws: int
-    seed: int
-    parameters: int
-    data: str
-    samples: int
-    dtype: str
 
 
-@dataclass(frozen=True)
-class Density:
+@dataclass(frozen=True, kw_only=True)
+class Density(Spectral):
     """The share of eigenvalues per unit of eigenvalue, smoothed; its integral over the grid is about 1."""
 
     grid: tuple[float, ...]
     density: tuple[float, ...]
     steps: int  # of Lanczos: peaks that are closer than (highest - lowest) / steps are one
     repeats: int  # random starts averaged over
-    seed: int
-    parameters: int
-    data: str
-    samples: int
-    dtype: str
 
 
-class Hessian:
-    """H(θ) as a matrix that multiplies flat vectors: what ARPACK and curvlinops ask of an operator."""
-
-    def __init__(self, objective: Objective, progress: Progress | None = None) -> None:
-        self.objective, self.progress, self.products = objective, progress, 0
-        size = sum(parameter.numel() for parameter in objective.parameters)
-        self.shape = (size, size)
-        self.device = objective.device
-        exact = all(parameter.dtype == torch.float64 for parameter in objective.parameters)
-        self.dtype = torch.float64 if exact else torch.float32
-
-    def __matmul__(self, vector: Tensor) -> Tensor:
-        parts = self.objective.hessian_product(self.split(vector))
-        product = torch.cat([part.reshape(-1).to(self.dtype) for part in parts])
-        if not product.isfinite().all():
-            raise FloatingPointError(
-                "a product with the Hessian is not finite: the loss is not finite at these weights, or cannot be "
-                "differentiated twice"
-            )
-        self.products += 1
-        if self.progress is not None:
-            self.progress(self.products)
-        return product
-
-    def split(self, vector: Tensor) -> list[Tensor]:
-        """A flat vector as tensors like the parameters."""
-        parameters = self.objective.parameters
-        pieces = torch.split(vector, [parameter.numel() for parameter in parameters])
-        return [
-            piece.view(parameter.shape).to(parameter.dtype) for piece, parameter in zip(pieces, parameters, strict=True)
-        ]
-
-    def on_host(self, vector: NDArray[np.floating]) -> NDArray[np.floating]:
-        """The product with a NumPy vector."""
-        found: NDArray[np.floating] = (self @ self.from_host(vector)).cpu().numpy()
-        return found
-
-    def from_host(self, vector: NDArray[np.floating]) -> Tensor:
-        return torch.from_numpy(np.array(vector).reshape(-1)).to(self.device, self.dtype)
-
-    def start(self, seed: int) -> NDArray[np.floating]:
-        """A random vector, the same for the same seed."""
-        return np.random.default_rng(seed).standard_normal(self.shape[0])
-
-    def is_zero(self, seed: int) -> bool:
-        """Whether H is 0, as far as one product with a random vector tells."""
-        return not self.on_host(self.start(seed)).any()
-
-    def dense(self) -> NDArray[np.floating]:
-        """The whole matrix, for a network of a few weights."""
-        matrix = np.stack([self.on_host(unit) for unit in np.eye(self.shape[0])])
-        symmetric: NDArray[np.floating] = (matrix + matrix.T) / 2
-        return symmetric
-
-    def facts(self) -> dict[str, Any]:
-        """What every result says of the function it belongs to."""
-        objective = self.objective
-        return {
-            "parameters": self.shape[0],
-            "data": objective.name,
-            "samples": objective.count,
-            "dtype": str(objective.parameters[0].dtype).removeprefix("torch."),
-        }
-
-
-def eigenvalues(
-    objective: Objective,
-    k: int = 1,
-    *,
-    end: End = "magnitude",
-    tolerance: float = 1e-3,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> Eigenvalues:
-    """The k outermost eigenvalues; as `eigenpairs`, without the vectors."""
-    return eigenpairs(objective, k, end=end, tolerance=tolerance, seed=seed, progress=progress)[0]
+def eigenvalues(objective: Objective, k: int = 1, **options: Any) -> Eigenvalues:
+    """Return the k outermost eigenvalues; the options are those of `eigenpairs`."""
+    return eigenpairs(objective, k, **options)[0]
 
 
 def eigenpairs(
@@ -156,41 +79,36 @@ def eigenpairs(
     end: End = "magnitude",
     tolerance: float = 1e-3,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> tuple[Eigenvalues, list[list[Tensor]]]:
-    """The k outermost eigenvalues and for each its unit eigenvector, as tensors like the parameters.
+    """Return the k outermost eigenvalues and for each its unit eigenvector, as tensors like the parameters.
 
     Args:
         end: "magnitude" takes from either end what is largest in magnitude, "both" half of k from each.
-        tolerance: ‖Hv − λv‖ / |λ| at which a pair counts as found.
+        tolerance: ‖Hv − λv‖ / |λ| at which a pair counts as converged.
     """
     if end not in ENDS:
-        raise ValueError(f"end={end!r} is not known; it must be one of {', '.join(ENDS)}")
-    hessian = Hessian(objective, progress)
+        raise ValueError(f"end={end!r} is not allowed; it must be one of {', '.join(ENDS)}")
+    hessian = Hessian(objective, progress, "eigenvalues")
     size = hessian.shape[0]
     if not 1 <= k <= size:
-        raise ValueError(f"k={k} eigenvalues are asked for; there are 1 to {size} to be had")
+        raise ValueError(f"k={k} is not allowed; it must be 1 to {size}")
     if size <= max(2 * k, DENSE):
-        found, vectors = np.linalg.eigh(hessian.dense())
-        chosen = _chosen(found, k, end)
-        found, vectors = found[chosen], vectors[:, chosen]
+        values, vectors = np.linalg.eigh(hessian.dense())
+        chosen = _chosen(values, k, end)
+        values, vectors = values[chosen], vectors[:, chosen]
     else:
-        found, vectors = _by_arpack(hessian, k, end, tolerance, seed)
-    order = np.argsort(-np.abs(found), kind="stable")
-    values = tuple(float(value) for value in found[order])
-    directions = [hessian.split(hessian.from_host(vectors[:, column])) for column in order]
-    return Eigenvalues(values, end, tolerance, hessian.products, seed, **hessian.facts()), directions
+        values, vectors = _by_arpack(hessian, k, end, tolerance, seed)
+    order = np.argsort(-np.abs(values), kind="stable")
+    facts = hessian.facts()
+    result = Eigenvalues(values=tuple(values[order].tolist()), end=end, tolerance=tolerance, seed=seed, **facts)
+    return result, [hessian.split(hessian.from_host(vectors[:, column])) for column in order]
 
 
 def largest(
-    objective: Objective,
-    *,
-    tolerance: float = 1e-2,
-    most: int = 40,
-    seed: int = 0,
-    progress: Progress | None = None,
+    objective: Objective, *, tolerance: float = 1e-2, most: int = 40, seed: int = 0, progress: Progress = silent
 ) -> Eigenvalues:
-    """The eigenvalue of largest magnitude, by Lanczos with full reorthogonalisation.
+    """Return the eigenvalue of largest magnitude, by Lanczos with full reorthogonalisation.
 
     Takes fewer products than ARPACK, which makes 20 before it first checks for convergence, and keeps one vector of the
     size of the network for each.
@@ -201,7 +119,7 @@ def largest(
     """
     if most < 1:
         raise ValueError(f"most={most} is not allowed; it must be at least 1")
-    hessian = Hessian(objective, progress)
+    hessian = Hessian(objective, progress, "eigenvalue")
     start = hessian.from_host(hessian.start(seed))
     basis = [start / float(start.norm())]
     diagonal: list[float] = []
@@ -209,34 +127,33 @@ def largest(
     while True:
         w = hessian @ basis[-1]
         diagonal.append(float(w @ basis[-1]))
-        for _ in range(2):  # once more for what rounding left
+        for _ in range(2):  # twice, for what rounding left
             for q in basis:
                 w -= (w @ q) * q
         length = float(w.norm())
         values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1))
         place = int(np.argmax(np.abs(values)))
         value, residual = float(values[place]), length * abs(float(vectors[-1, place]))
-        done = len(diagonal)
-        if residual <= tolerance * abs(value) or done == min(most, hessian.shape[0]):
+        if residual <= tolerance * abs(value) or len(diagonal) == min(most, hessian.shape[0]):
             reached = max(tolerance, residual / abs(value)) if value else tolerance
-            return Eigenvalues((value,), "magnitude", reached, hessian.products, seed, **hessian.facts())
+            return Eigenvalues(values=(value,), end="magnitude", tolerance=reached, seed=seed, **hessian.facts())
         beside.append(length)
         basis.append(w / length)
 
 
-def trace(objective: Objective, *, draws: int = 32, seed: int = 0, progress: Progress | None = None) -> Trace:
-    """tr H = E zᵀHz, z of independent random signs; a product with the Hessian a draw."""
+def trace(objective: Objective, *, draws: int = 32, seed: int = 0, progress: Progress = silent) -> Trace:
+    """Estimate tr H = E zᵀHz, z of independent random signs, with one product per draw."""
     if draws < 2:
-        raise ValueError(f"draws={draws} leave no standard error; take at least 2")
-    hessian = Hessian(objective, progress)
+        raise ValueError(f"draws={draws} is not allowed; a standard error needs at least 2")
+    hessian = Hessian(objective, progress, "trace", draws)
     generator = torch.Generator().manual_seed(seed)
-    found = []
+    values = []
     for _ in range(draws):
         signs = torch.randint(0, 2, hessian.shape[:1], generator=generator).mul_(2).sub_(1)
         z = signs.to(hessian.device, hessian.dtype)
-        found.append(float((z.double() * (hessian @ z).double()).sum()))
-    error = float(np.std(found, ddof=1)) / math.sqrt(draws)
-    return Trace(float(np.mean(found)), error, draws, seed, **hessian.facts())
+        values.append(float((z.double() * (hessian @ z).double()).sum()))
+    error = float(np.std(values, ddof=1)) / math.sqrt(draws)
+    return Trace(estimate=float(np.mean(values)), standard_error=error, draws=draws, seed=seed, **hessian.facts())
 
 
 def density(
@@ -246,43 +163,44 @@ def density(
     repeats: int = 4,
     points: int = 512,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Progress = silent,
 ) -> Density:
-    """The spectral density by stochastic Lanczos quadrature, each node a Gaussian as wide as a step's resolution."""
+    """Return the spectral density by stochastic Lanczos quadrature, with Gaussians as wide as a step's resolution."""
     lanczos, smooth = _quadrature()
     if steps < 2 or repeats < 1:
         raise ValueError(f"steps={steps} and repeats={repeats}; at least 2 steps and 1 repeat are needed")
-    hessian = Hessian(objective, progress)
+    hessian = Hessian(objective, progress, "density", steps * repeats + 1)
     if hessian.is_zero(seed):
         raise ValueError("every eigenvalue is 0: there is no density to draw")
     steps = min(steps, hessian.shape[0])
     devices = [hessian.device] if hessian.device.type == "cuda" else []
-    with torch.random.fork_rng(devices):  # its starts are drawn from torch's global generators
+    with torch.random.fork_rng(devices):  # curvlinops draws its starts from torch's global generators
         torch.manual_seed(seed)
-        found = [lanczos(hessian, steps) for _ in range(repeats)]  # the nodes of each, and their eigenvectors
-    # the outermost nodes are the first to converge: they are the ends of the spectrum, without products of their own
-    ends = min(float(nodes.min()) for nodes, _ in found), max(float(nodes.max()) for nodes, _ in found)
-    shares = [smooth(one, ends, points, kappa=3.0, margin=0.05) for one in found]
-    total = torch.stack([share for _, share in shares]).mean(0)
-    return Density(tuple(shares[0][0].tolist()), tuple(total.tolist()), steps, repeats, seed, **hessian.facts())
+        runs = [lanczos(hessian, steps) for _ in range(repeats)]  # nodes and eigenvectors of each
+    # the outermost nodes converge first: they are the ends of the spectrum, without products of their own
+    ends = min(float(nodes.min()) for nodes, _ in runs), max(float(nodes.max()) for nodes, _ in runs)
+    smoothed = [smooth(run, ends, points, kappa=3.0, margin=0.05) for run in runs]
+    grid, mean = smoothed[0][0].tolist(), torch.stack([share for _, share in smoothed]).mean(0).tolist()
+    facts = hessian.facts()
+    return Density(grid=tuple(grid), density=tuple(mean), steps=steps, repeats=repeats, seed=seed, **facts)
 
 
-def plot(found: Density, path: Path | str) -> Path:
-    """The density on a logarithmic scale: nearly all eigenvalues are nearly 0, and the few others matter."""
+def plot(spectrum: Density, path: Path | str) -> Path:
+    """Plot the density on a logarithmic scale: nearly all eigenvalues are nearly 0, and the few others matter."""
     figure = new_figure()
     axes = figure.add_subplot(
-        title=f"Hessian, {found.parameters:,} parameters, {found.data} ({found.samples:,} samples)",
+        title=f"Hessian, {spectrum.parameters:,} parameters, {spectrum.data} ({spectrum.samples:,} samples)",
         xlabel="eigenvalue",
         ylabel="density",
         yscale="log",
-        ylim=(max(found.density) * 1e-9, max(found.density) * 2),
+        ylim=(max(spectrum.density) * 1e-9, max(spectrum.density) * 2),
     )
-    axes.plot(found.grid, found.density)
+    axes.plot(spectrum.grid, spectrum.density)
     return save(figure, path)
 
 
-def _chosen(values: NDArray[np.floating], k: int, end: End) -> NDArray[np.intp]:
-    """Of rising eigenvalues the indices that ARPACK would give."""
+def _chosen(values: Array, k: int, end: End) -> NDArray[np.intp]:
+    """Return the indices, in rising eigenvalues, that ARPACK would choose."""
     if end == "magnitude":
         return np.argsort(-np.abs(values), kind="stable")[:k]
     high = {"highest": k, "lowest": 0}.get(end, k - k // 2)
@@ -290,26 +208,19 @@ def _chosen(values: NDArray[np.floating], k: int, end: End) -> NDArray[np.intp]:
     return np.concatenate([indices[: k - high], indices[len(values) - high :]])
 
 
-def _by_arpack(
-    hessian: Hessian, k: int, end: End, tolerance: float, seed: int
-) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-    from scipy.sparse.linalg import (  # slow, and of use here only
-        ArpackError,
-        ArpackNoConvergence,
-        LinearOperator,
-        eigsh,
-    )
+def _by_arpack(hessian: Hessian, k: int, end: End, tolerance: float, seed: int) -> tuple[Array, Array]:
+    # scipy.sparse is slow to import
+    from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
 
     dtype = np.float64 if hessian.dtype == torch.float64 else np.float32
     operator = LinearOperator(hessian.shape, matvec=hessian.on_host, dtype=dtype)
     if hessian.is_zero(seed):  # which ARPACK refuses
         return np.zeros(k), np.eye(hessian.shape[0], k)
-    start = hessian.start(seed).astype(dtype)
     try:
-        values, vectors = eigsh(operator, k, which=ENDS[end], v0=start, tol=tolerance)
+        values, vectors = eigsh(operator, k, which=ENDS[end], v0=hessian.start(seed).astype(dtype), tol=tolerance)
     except ArpackNoConvergence as error:
         raise ArithmeticError(
-            f"{len(error.eigenvalues)} of {k} eigenvalues were found to a tolerance of {tolerance:g} in "
+            f"{len(error.eigenvalues)} of {k} eigenvalues reached a tolerance of {tolerance:g} in "
             f"{hessian.products} products; take a larger tolerance, fewer of them, or float64"
         ) from error
     except ArpackError as error:
@@ -318,7 +229,7 @@ def _by_arpack(
 
 
 def _quadrature() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """curvlinops' Lanczos iteration, and its density of what that gives."""
+    """Return curvlinops' Lanczos iteration, and its density of the nodes."""
     try:
         from curvlinops.papyan2020traces.spectrum import fast_lanczos, lanczos_approximate_spectrum_from_iter
     except Exception as error:  # a broken installation fails in other ways than by ImportError

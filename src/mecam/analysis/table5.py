@@ -1,6 +1,6 @@
 """The paper's Table 5 from finished runs: C at several radii, with what goes into it.
 
-    table({"mine": Row([found])})                    # one model: mecam.analysis.curvature
+    table({"mine": Row([curvature(objective)])})     # one model: mecam.analysis.curvature
     rows = grouped(measured)                         # runs: the rows of `mecam table`, over targets and seeds
     table(rows, stars=incomparable(rows) is None)
 
@@ -13,12 +13,12 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
-from mecam.analysis.curvature import At, Curvature, Exact
+from mecam.analysis.curvature import At, Curvature, Exact, finite
 from mecam.benchmark import paper, tables
 from mecam.benchmark.results import Result
+from mecam.columns import aligned
 
 BLOCKS = {  # entries of At, with their titles; those without any value are left out
     "curvature": "C = |f(θ+δ) + f(θ−δ) − 2 f(θ)| / (‖∇f‖² + 1), δ = rho ∇f/‖∇f‖",
@@ -41,7 +41,7 @@ class Measured:
     """A finished run and its curvature."""
 
     result: Result
-    found: Curvature
+    curvature: Curvature
     exact: Exact | None = None
 
 
@@ -57,12 +57,12 @@ class Row:
 
     @property
     def radii(self) -> list[float]:
-        return sorted({at.rho for found in self.runs for at in found.at})
+        return sorted({at.rho for run in self.runs for at in run.at})
 
     def spread(self, entry: str, rho: float | None = None) -> Spread:
         """Return the mean and spread of an entry of Curvature, or of At at this rho."""
-        found: Iterable[Any] = self.runs if rho is None else (at for run in self.runs for at in run.at if at.rho == rho)
-        return spread(getattr(one, entry) for one in found)
+        among: Iterable[Any] = self.runs if rho is None else (at for run in self.runs for at in run.at if at.rho == rho)
+        return spread(getattr(one, entry) for one in among)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything for JSON, a list over rho for each column; a number that is not finite is None."""
@@ -100,7 +100,7 @@ class Spread:
         return _cell(self.mean) + ("" if self.std is None else f" ± {_cell(self.std)}")
 
     def to_dict(self) -> dict[str, float | None]:
-        return {"mean": _finite(self.mean), "std": self.std}
+        return {"mean": finite(self.mean), "std": self.std}
 
 
 def spread(values: Iterable[float | None]) -> Spread:
@@ -119,36 +119,32 @@ def grouped(measured: Sequence[Measured], *, compare: bool = False) -> dict[str,
     Args:
         compare: add what the paper's Table 5 has for the row.
     """
-    keys = _keys([one.result for one in measured])
-    several = len({key.data for key in keys.values()}) > 1
     by_path = {one.result.path: one for one in measured}
-    groups: dict[tables.Key, list[Measured]] = {}
-    for path, key in keys.items():
-        groups.setdefault(key, []).append(by_path[path])
-    return {_label(key, several): _row(group, key, compare) for key, group in groups.items()}
+    rows = tables.rows([one.result for one in measured])
+    labels = _labels([row.key for row in rows])
+    return {labels[row.key]: _row([by_path[result.path] for result in row.results], row.key, compare) for row in rows}
 
 
 def single(measured: Sequence[Measured], *, compare: bool = False) -> dict[str, Row]:
     """Return a row for each run, with the names of `named`."""
-    results = [one.result for one in measured]
-    keys, by_path = _keys(results), {one.result.path: one for one in measured}
-    return {name: _row([by_path[path]], keys[path], compare) for name, path in named(results).items()}
+    results, by_path = [one.result for one in measured], {one.result.path: one for one in measured}
+    keys = {result.path: row.key for row in tables.rows(results) for result in row.results}
+    return {name: _row([by_path[run.path]], keys[run.path], compare) for name, run in named(results).items()}
 
 
-def named(results: Sequence[Result]) -> dict[str, Path]:
-    """Return the paths of runs by short names: the row of `mecam table`, then target and seed if there are several."""
-    keys, by_path = _keys(results), {result.path: result for result in results}
-    several = len({key.data for key in keys.values()}) > 1
+def named(results: Sequence[Result]) -> dict[str, Result]:
+    """Return runs by short names: the row of `mecam table`, then target and seed if there are several."""
+    rows = tables.rows(results)
+    labels = _labels([row.key for row in rows])
     targets, seeds = (len({getattr(r.recipe, entry) for r in results}) > 1 for entry in ("target", "seed"))
-    found: dict[str, Path] = {}
-    for path, key in keys.items():
-        result = by_path[path]
-        parts = [_label(key, several)]
-        parts += [result.recipe.target or "all"] if targets else []
-        parts += [f"seed {result.recipe.seed}"] if seeds else []
-        name = ", ".join(parts)
-        found[f"{name} ({path})" if name in found else name] = path
-    return found
+    names: dict[str, Result] = {}
+    for row in rows:
+        for result in row.results:
+            target = [result.recipe.target or "all"] if targets else []
+            seed = [f"seed {result.recipe.seed}"] if seeds else []
+            name = ", ".join([labels[row.key], *target, *seed])
+            names[f"{name} ({result.path})" if name in names else name] = result
+    return names
 
 
 def incomparable(rows: Mapping[str, Row]) -> str | None:
@@ -160,22 +156,22 @@ def incomparable(rows: Mapping[str, Row]) -> str | None:
         "backbone": [(recipe.backbone, recipe.weights, recipe.pretrained) for recipe in recipes],
         "image size": [recipe.image_size for recipe in recipes],
         "holdout": [recipe.holdout for recipe in recipes],
-        "split": [found.data for row in rows.values() for found in row.runs],
+        "split": [run.data for row in rows.values() for run in row.runs],
         "targets or seeds": [sorted((r.target, r.recipe.seed) for r in row.results) for row in rows.values()],
         "radii": [row.radii for row in rows.values()],
-        "number of images": [sorted(found.samples for found in row.runs) for row in rows.values()],
+        "number of images": [sorted(run.samples for run in row.runs) for row in rows.values()],
     }
     return next((name for name, values in facts.items() if any(value != values[0] for value in values)), None)
 
 
 def best(rows: Mapping[str, Row]) -> dict[float, float]:
     """Return the smallest mean C at each rho."""
-    found: dict[float, float] = {}
+    smallest: dict[float, float] = {}
     for row in rows.values():
         for rho in row.radii:
-            mean = _finite(row.spread(METRIC, rho).mean)
-            found[rho] = min(found.get(rho, math.inf), math.inf if mean is None else mean)
-    return found
+            mean = finite(row.spread(METRIC, rho).mean)
+            smallest[rho] = min(smallest.get(rho, math.inf), math.inf if mean is None else mean)
+    return smallest
 
 
 def table(rows: Mapping[str, Row], *, stars: bool = True) -> str:
@@ -193,30 +189,26 @@ def table(rows: Mapping[str, Row], *, stars: bool = True) -> str:
 
 
 def notes(rows: Mapping[str, Row]) -> list[str]:
-    """Return what to say below the table."""
-    found = [SPREAD] if any(len(row.runs) > 1 for row in rows.values()) else []
+    """Return the notes below the table."""
+    lines = [SPREAD] if any(len(row.runs) > 1 for row in rows.values()) else []
     if len(rows) > 1:
         why = incomparable(rows)
-        found.append(BEST if why is None else f"No row has a star: the rows differ in {why}.")
+        lines.append(BEST if why is None else f"No row has a star: the rows differ in {why}.")
     if any(row.published for row in rows.values()):
         results = [result for row in rows.values() for result in row.results]
         ours = sorted({f"{result.recipe.backbone} on {result.data}" for result in results})
-        found.append(f"{PUBLISHED} Ours: {', '.join(ours)}, {next(iter(rows.values())).runs[0].data} split.")
-    return found
+        lines.append(f"{PUBLISHED} Ours: {', '.join(ours)}, {next(iter(rows.values())).runs[0].data} split.")
+    return lines
 
 
-def _keys(results: Sequence[Result]) -> dict[Path, tables.Key]:
-    """Return the row of `mecam table` for each run, in its order."""
-    return {result.path: row.key for row in tables.rows(results) for result in row.results}
-
-
-def _label(key: tables.Key, several: bool) -> str:
-    return f"{key.data}: {key.label}" if several else key.label
+def _labels(keys: Sequence[tables.Key]) -> dict[tables.Key, str]:
+    several = len({key.data for key in keys}) > 1
+    return {key: f"{key.data}: {key.label}" if several else key.label for key in keys}
 
 
 def _row(measured: Sequence[Measured], key: tables.Key, compare: bool) -> Row:
     return Row(
-        [one.found for one in measured],
+        [one.curvature for one in measured],
         [one.exact for one in measured if one.exact is not None],
         [one.result for one in measured],
         key,
@@ -225,14 +217,14 @@ def _row(measured: Sequence[Measured], key: tables.Key, compare: bool) -> Row:
 
 
 def _everywhere(rows: Mapping[str, Row]) -> list[At]:
-    return [at for row in rows.values() for found in row.runs for at in found.at]
+    return [at for row in rows.values() for run in row.runs for at in run.at]
 
 
 def _facts(rows: Mapping[str, Row]) -> str:
     lines = [["", "runs", "f", "‖∇f‖", "largest eigenvalue", "|λ|/(‖∇f‖²+1)", "data", "samples", "dtype"]]
     several = any(len(row.runs) > 1 for row in rows.values())
     for name, row in rows.items():
-        first, samples = row.runs[0], sorted({found.samples for found in row.runs})
+        first, samples = row.runs[0], sorted({run.samples for run in row.runs})
         numbers = [row.spread("loss"), row.spread("gradient_norm")]
         numbers += [spread(one.eigenvalue for one in row.exacts), spread(one.curvature for one in row.exacts)]
         count, sizes = str(len(row.runs)) if several else "", " to ".join(map(str, samples[:: len(samples) - 1 or 1]))
@@ -255,12 +247,8 @@ def _block(rows: Mapping[str, Row], entry: str, smallest: Mapping[float, float])
     return f"{BLOCKS[entry]}\n{_aligned(lines)}"
 
 
-def _lists(found: Sequence[Spread]) -> dict[str, list[float | None]]:
-    return {"mean": [_finite(one.mean) for one in found], "std": [one.std for one in found]}
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+def _lists(spreads: Sequence[Spread]) -> dict[str, list[float | None]]:
+    return {"mean": [finite(one.mean) for one in spreads], "std": [one.std for one in spreads]}
 
 
 def _cell(value: float | None) -> str:
@@ -270,11 +258,6 @@ def _cell(value: float | None) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Align the first column to the left, the others to the right; leave out columns without any entry."""
+    """Return aligned lines, without columns that have no entry."""
     columns = [column for column in zip(*rows, strict=True) if any(cell not in ("", "–") for cell in column[1:])]
-    widths = [max(map(len, column)) for column in columns]
-    lines = [
-        "  ".join(cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(pairs))
-        for pairs in (list(zip(row, widths, strict=True)) for row in zip(*columns, strict=True))
-    ]
-    return "\n".join(line.rstrip() for line in lines)
+    return "\n".join(aligned(list(zip(*columns, strict=True))))

@@ -1,4 +1,4 @@
-"""What an averaging is: which weights to evaluate on the way, when to stop, and which to keep at the end.
+"""The interface of weight averaging.
 
     for step in steps:
         optimizer.step(closure)
@@ -11,52 +11,56 @@
                 break
     kept = averaging.final()
 
-It looks at weights and losses only, so any averaging goes with any method and any optimizer.
+An averaging sees weights and losses only, so it works with any method and any optimizer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from mecam.optim.hyperparameters import Hyperparameter
+from mecam.hyperparameters import Hyperparameter
 
-Weights = dict[str, Tensor]  # as of Module.state_dict
+Weights = dict[str, Tensor]  # as Module.state_dict returns them
 
 
-class Averaging(Protocol):
-    """An averaging of a model's weights along training."""
+class Averaging:
+    """Keep the model's own weights; subclasses average them along training."""
 
     name: ClassVar[str]
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]]
-    # whether batch-norm statistics, where they are not frozen, have to be estimated anew for the weights of `final`
-    needs_bn_update: ClassVar[bool]
+    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {}
+    # whether batch-norm statistics that are not frozen must be estimated again for the weights of `final`
+    needs_bn_update: ClassVar[bool] = False
 
     def update(self, model: nn.Module, /) -> None:
-        """Called after every optimizer step."""
+        """Take in the weights; called after every optimizer step."""
 
-    def candidate(self, model: nn.Module, /) -> Weights | None:
-        """The weights to evaluate now, as a copy; None for the model's own."""
+    def candidate(self, _model: nn.Module, /) -> Weights | None:
+        """Return a copy of the weights to evaluate now; None for the model's own."""
+        return None
 
-    def evaluated(self, step: int, loss: float, model: nn.Module, /) -> bool:
-        """Called with the mean validation loss of what was evaluated; True when training should stop."""
+    def evaluated(self, _step: int, _loss: float, _model: nn.Module, /) -> bool:
+        """Take in the mean validation loss of what was evaluated; return True to stop training."""
+        return False
 
     def final(self) -> Weights | None:
-        """The weights to keep, as a copy; None for those that were evaluated at the selected step."""
+        """Return a copy of the weights to keep; None for those evaluated at the selected step."""
+        return None
 
     def state_dict(self) -> dict[str, Any]:
-        """All there is to go on from, in types that a checkpoint can hold; its tensors are not copies."""
+        """Return the state in types that a checkpoint can hold; tensors are not copied."""
+        return {}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Go on from there, bit for bit, on whatever device the model is."""
+        """Resume from a state, bit for bit, on whatever device the model is."""
 
 
 @contextmanager
 def loaded(model: nn.Module, weights: Mapping[str, Tensor] | None) -> Iterator[None]:
-    """The model with other weights for a while, and then with its own again, bit for bit; None changes nothing."""
+    """Load other weights into the model within the context, then restore its own bit for bit; no-op for None."""
     if weights is None:
         yield
         return

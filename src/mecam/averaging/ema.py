@@ -8,24 +8,22 @@ from typing import Any, ClassVar
 from torch import nn
 
 from mecam.averaging._mean import WeightMean
-from mecam.averaging.base import Weights
-from mecam.optim.hyperparameters import Choice, Hyperparameter
+from mecam.averaging.base import Averaging, Weights
+from mecam.hyperparameters import Choice, Hyperparameter
 
 
-class EMA:
-    """The average that forgets: after n steps, weights ∝ d^(n−k) on the weights θₖ of step k.
+class EMA(Averaging):
+    """Average with weights ∝ d^(n−k) on the weights θₖ of step k, after n steps.
 
         θ̄ₙ = Σₖ d^(n−k) θₖ / Σₖ d^(n−k)   or   θ̄ₙ = θ̄ₙ₋₁ + s (θₙ − θ̄ₙ₋₁),  s = (1−d) / (1−dⁿ)
 
-    The usual recursion has s = 1−d from the second step on, which leaves the share d^(n−1) to the first step's weights:
-    with d = 0.999 they are still 74 % of the average after 300 steps. Here no step counts more than a later one.
+    The usual recursion (`torch.optim.swa_utils`) has s = 1−d, which leaves the share d^(n−1) to the first step's
+    weights: with d = 0.999, 74 % of the average after 300 steps. Here no step counts more than a later one.
 
-    The averages are what is evaluated and selected among. Batch-norm statistics are averaged with the weights, over
-    the same steps, and are not estimated anew.
+    The averages are evaluated and selected among. Batch-norm statistics are averaged with the weights.
     """
 
     name: ClassVar[str] = "ema"
-    needs_bn_update: ClassVar[bool] = False
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
         "decay": Hyperparameter(
             "share of the average that a step keeps", high=1, open_high=True, search=Choice((0.99, 0.999, 0.9999))
@@ -43,12 +41,6 @@ class EMA:
 
     def candidate(self, _model: nn.Module, /) -> Weights | None:
         return self.mean.weights() if self.mean.count else None
-
-    def evaluated(self, _step: int, _loss: float, _model: nn.Module, /) -> bool:
-        return False
-
-    def final(self) -> Weights | None:
-        return None
 
     def state_dict(self) -> dict[str, Any]:
         return {"mean": self.mean.state_dict()}

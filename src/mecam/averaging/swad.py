@@ -7,26 +7,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
-from torch import nn
+from torch import Tensor, nn
 
 from mecam.averaging._mean import WeightMean
-from mecam.averaging.base import Weights
-from mecam.optim.hyperparameters import Choice, Hyperparameter
+from mecam.averaging.base import Averaging, Weights
+from mecam.hyperparameters import Choice, Hyperparameter
 
 Judge = Literal["current", "segment"]
 
 
 @dataclass(frozen=True)
 class Segment:
-    """The steps between two evaluations: the mean of their weights, and the loss at the evaluation that ends them."""
+    """Steps between two evaluations: the mean of their weights, and the loss at the evaluation that ends them."""
 
     step: int
     loss: float
     mean: WeightMean
 
 
-class SWAD:
-    """The mean of all weights along a valley of the validation loss, which is found during training.
+class SWAD(Averaging):
+    """Average all weights along a valley of the validation loss, found during training.
 
     The weights of every step between two evaluations make a segment, with the validation loss l at its end.
 
@@ -35,12 +35,11 @@ class SWAD:
         end     the last segment with l ≤ t before N_e in a row with l > t: then training stops, the valley is dead.
         mean    over the segments from start to end, each once, and each with the same weight.
 
-    Without a start, the mean is that of the last segment. Cha et al.'s code counts some segments two or three times and
-    leaves out another; this is the rule that their paper states. N_e means at most are kept, on the CPU.
+    Without a start, the last segment's mean is kept. Cha et al.'s code counts some segments two or three times and
+    omits another; this is the rule that their paper states. At most N_e means are kept, on the CPU.
 
     Args:
-        judge: whose loss l is. "current": the model's at the evaluation, as in Cha et al.; "segment": that of the
-            segment's mean, a variant.
+        judge: the weights whose loss is l. "current": the model's own, as in Cha et al.; "segment": the segment's mean.
         segment_loss: an older spelling of `judge`: True for "segment", False for "current".
     """
 
@@ -88,25 +87,25 @@ class SWAD:
     def evaluated(self, step: int, loss: float, _model: nn.Module, /) -> bool:
         if self.dead or not self.running.count:  # no steps since the last evaluation: no segment
             return self.dead
-        self.segments.append(Segment(step, loss if math.isfinite(loss) else math.inf, self.running.on_cpu()))
+        self.segments.append(Segment(step, loss if math.isfinite(loss) else math.inf, self.running.mapped(Tensor.cpu)))
         self.running = WeightMean()
         if self.threshold is None:
-            self._look_for_start()
+            self._find_start()
         if self.threshold is not None:
-            self._look_for_end(self.threshold)
+            self._find_end(self.threshold)
         return self.dead
 
     def final(self) -> Weights | None:
         if self.threshold is None:
             last = self.segments[-1].mean if self.segments else self.running
             return last.weights() if last.count else None
-        mean = self.mean.copy()
+        mean = self.mean.mapped(Tensor.clone)
         for segment in self._tail(self.threshold):
             mean.add_mean(segment.mean)
         return mean.weights()
 
     def kept(self) -> list[int]:
-        """The steps of the evaluations whose segments `final` averages."""
+        """Return the steps of the evaluations whose segments `final` averages."""
         if self.threshold is None:
             return [segment.step for segment in self.segments[-1:]]
         return self.joined + [segment.step for segment in self._tail(self.threshold)]
@@ -131,11 +130,12 @@ class SWAD:
         self.threshold = state["threshold"]
         self.dead = state["dead"]
 
-    def _look_for_start(self) -> None:
-        """If the loss has not fallen for N_s evaluations: set the threshold, drop the segments before the valley."""
+    def _find_start(self) -> None:
+        """If the loss has not fallen for N_s evaluations, set the threshold and drop the segments before the valley."""
         del self.segments[: -max(self.n_converge, self.n_tolerance)]
         losses = [segment.loss for segment in self.segments[-self.n_converge :]]
-        threshold = sum(losses) / len(losses) * (1 + self.tolerance)
+        # a mean of equal losses may be rounded to less than each of them
+        threshold = max(sum(losses) / len(losses), min(losses)) * (1 + self.tolerance)
         if len(losses) < self.n_converge or losses[0] > min(losses) or not math.isfinite(threshold):
             return
         self.threshold = threshold
@@ -144,9 +144,9 @@ class SWAD:
             start -= 1
         del self.segments[:start]
 
-    def _look_for_end(self, threshold: float) -> None:
-        """Take in each segment that has one under the threshold among the N_e from it on, as soon as that is known."""
-        self.dead = self.segments[-1].loss == math.inf  # weights gone astray must not get into the mean
+    def _find_end(self, threshold: float) -> None:
+        """Average each segment that has one under the threshold among the N_e from it on, as soon as that is known."""
+        self.dead = self.segments[-1].loss == math.inf  # diverged weights must not get into the mean
         while not self.dead and len(self.segments) >= self.n_tolerance:
             if min(segment.loss for segment in self.segments[: self.n_tolerance]) > threshold:
                 self.segments.clear()
@@ -157,7 +157,7 @@ class SWAD:
                 self.joined.append(segment.step)
 
     def _tail(self, threshold: float) -> list[Segment]:
-        """The segments that join at the end of training: those up to the last one under the threshold."""
+        """Return the segments that join at the end of training: those up to the last one under the threshold."""
         tail = list(self.segments)
         while tail and tail[-1].loss > threshold:
             tail.pop()

@@ -1,4 +1,4 @@
-"""Packed data on its way to the nodes of a Ray cluster: once a node, and only to those that do not see it."""
+"""Send packed data to the nodes of a Ray cluster: once per node, and only to those that do not see it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PIECE = 64 << 20  # bytes of a data set in one Ray object
 
 @dataclass(frozen=True)
 class Parcel:
-    """A packed data set: where it lies, and its content if some node does not see it there."""
+    """A packed data set: its path, and its content if some node does not see that path."""
 
     path: Path
     fingerprint: str
@@ -28,12 +28,12 @@ class Parcel:
 
     @staticmethod
     def of(data: str, *, on_error: OnError = "refuse") -> Parcel | None:
-        """None for the embedded set, which every node draws itself."""
-        found = None if data == SHAPES else open_data(data, on_error=on_error)
-        return Parcel(found.path.absolute(), found.fingerprint) if isinstance(found, Store) else None
+        """Return the parcel of a data set; None for the embedded set, which every node draws itself."""
+        store = None if data == SHAPES else open_data(data, on_error=on_error)
+        return Parcel(store.path.absolute(), store.fingerprint) if isinstance(store, Store) else None
 
     def packed(self) -> Parcel:
-        """With its content, in Ray's object store: what does not fit there, Ray keeps on the disk."""
+        """Return the parcel with its content in Ray's object store, which spills to the disk."""
         if self.pieces is not None:
             return self
         import ray
@@ -42,7 +42,7 @@ class Parcel:
         return replace(self, pieces={name: [ray.put(piece) for piece in _pieces(self.path / name)] for name in files})
 
     def open(self) -> Store | None:
-        """The data set on this node; None if it is not there and its content did not come along."""
+        """Return the data set on this node; None if it is not there and its content was not sent."""
         with contextlib.suppress(DataError, OSError):
             seen = Store(self.path)
             if seen.fingerprint == self.fingerprint:
@@ -64,7 +64,7 @@ class Parcel:
     def _write(self, folder: Path, files: Mapping[str, Sequence[Any]]) -> None:
         import ray
 
-        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+        shutil.rmtree(folder, ignore_errors=True)  # a killed process may have left it
         folder.mkdir()
         try:
             for name, pieces in files.items():

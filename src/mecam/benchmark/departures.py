@@ -9,8 +9,9 @@ from typing import Any
 
 from mecam import profiles
 from mecam.benchmark import paper
+from mecam.benchmark.settings import registry
 from mecam.benchmark.tables import Row
-from mecam.recipe import Recipe, make
+from mecam.recipe import Recipe
 
 ENTRIES = (
     "lr", "weight_decay", "dropout", "batch", "steps", "evaluate_every", "holdout", "selection",
@@ -26,42 +27,42 @@ def of_row(row: Row) -> dict[str, list[str]]:
     return {profile: _joined([of_run(result.recipe, profile) for result in row.results]) for profile in sorted(behind)}
 
 
-def fewest(found: Mapping[str, list[str]]) -> list[str]:
-    """Return the departures from the profile that is nearest; none where nothing was published."""
-    return min(found.values(), key=len, default=[])
+def fewest(by_profile: Mapping[str, list[str]]) -> list[str]:
+    """Return the departures from the nearest profile; none where nothing was published."""
+    return min(by_profile.values(), key=len, default=[])
 
 
 def of_run(recipe: Recipe, profile: str) -> list[str]:
     """List the settings of a run that are not those of the profile."""
-    same = {"data": recipe.data, "target": recipe.target, "method": recipe.method, "averaging": recipe.averaging}
+    same = ["data", "target", "method", "averaging"]
     if recipe.method != "fish":  # Fish is SGD's; under another optimizer it is a variant
-        same["optimizer"] = recipe.optimizer
-    expected = make({**same, "profile": profile})
+        same.append("optimizer")
+    expected = Recipe(**{name: getattr(recipe, name) for name in same}, profile=profile)
     if recipe.optimizer != expected.optimizer:
         return [f"optimizer {recipe.optimizer}, not {expected.optimizer}", *_network(recipe, expected)]
     ours, theirs = _settings(recipe), _settings(expected)
-    found = []
+    differences = []
     for name in dict.fromkeys((*ours, *theirs)):
         table, _, setting = name.rpartition(".")
         default = None if name in ours and name in theirs else _default(recipe, table, setting)
         mine, other = ours.get(name, default), theirs.get(name, default)
         if not _equal(mine, other):
-            found.append(f"{setting} {_words(mine)}, not {_words(other)}")
-    return [*found, *_network(recipe, expected)]
+            differences.append(f"{setting} {_words(mine)}, not {_words(other)}")
+    return [*differences, *_network(recipe, expected)]
 
 
 def _joined(runs: Sequence[Sequence[str]]) -> list[str]:
     """List the departures of a row's runs, each once; a setting in which the runs differ was searched."""
-    found: dict[str, None] = {}
+    departures: dict[str, None] = {}
     for words in itertools.chain.from_iterable(runs):
         ours, _, theirs = words.partition(", not ")
         searched = theirs and not all(words in run for run in runs)
-        found[f"{ours.split()[0]} searched, not {theirs}" if searched else words] = None
-    return list(found)
+        departures[f"{ours.split()[0]} searched, not {theirs}" if searched else words] = None
+    return list(departures)
 
 
 def legend(among: Iterable[tuple[Row, Sequence[str]]]) -> str:
-    """Name what differs, each with the rows it holds for unless it holds for all of them."""
+    """Return what differs, each with the rows it holds for unless it holds for all of them."""
     rows = [(row, words) for row, words in among if words]
     labels: dict[str, list[str]] = {}  # by data set
     where: dict[str, dict[str, list[str]]] = {}  # by difference and data set
@@ -69,25 +70,22 @@ def legend(among: Iterable[tuple[Row, Sequence[str]]]) -> str:
         labels.setdefault(row.key.data, []).append(row.key.label)
         for each in words:
             where.setdefault(each, {}).setdefault(row.key.data, []).append(row.key.label)
-    return "; ".join(
-        words if found == labels else f"{words} ({_where(found, labels)})" for words, found in where.items()
-    )
+    return "; ".join(words if some == labels else f"{words} ({_where(some, labels)})" for words, some in where.items())
 
 
-def _where(found: Mapping[str, list[str]], all_labels: Mapping[str, list[str]]) -> str:
+def _where(some: Mapping[str, list[str]], all_labels: Mapping[str, list[str]]) -> str:
     """Shorten a list of rows: a data set stands for all of its rows, and is left out where there is one."""
     parts = []
-    for data, labels in found.items():
+    for data, labels in some.items():
         place = f" on {data}" if len(all_labels) > 1 else ""
         parts.append(data if labels == all_labels[data] else f"{', '.join(labels)}{place}")
     return ", ".join(parts)
 
 
 def _settings(recipe: Recipe) -> dict[str, Any]:
-    """Collect what a run's result depends on, its network aside."""
-    found = {name: getattr(recipe, name) for name in ENTRIES}
-    if recipe.optimizer not in profiles.LR_RATIOS:
-        found |= {name: getattr(recipe, name) for name in SHARPNESS_AWARE}
+    """Return what a run's result depends on, its network aside."""
+    names = ENTRIES if recipe.optimizer in profiles.LR_RATIOS else (*ENTRIES, *SHARPNESS_AWARE)
+    entries = {name: getattr(recipe, name) for name in names}
     known = profiles.OPTIMIZER_SETTINGS.get(recipe.optimizer, {})
     tables = {
         "optimizer": {**known, **recipe.optimizer_settings},
@@ -95,47 +93,32 @@ def _settings(recipe: Recipe) -> dict[str, Any]:
         "averaging": recipe.averaging_settings,
     }
     if recipe.optimizer in profiles.MECAM:
-        found["virtual"] = recipe.virtual
+        entries["virtual"] = recipe.virtual
         tables["virtual"] = {} if recipe.virtual == "none" else recipe.virtual_settings
-    return found | {f"{table}.{name}": value for table, values in tables.items() for name, value in values.items()}
+    return entries | {f"{table}.{name}": value for table, values in tables.items() for name, value in values.items()}
 
 
 def _default(recipe: Recipe, table: str, setting: str) -> Any:
     """Return the default of a setting that the recipe or the profile leaves out. Rare, since it imports torch."""
-    import inspect
-
-    from mecam import averaging, methods, optim, virtual
-
-    if table == "method":
-        return methods.registry.defaults(recipe.method).get(setting)
-    if table == "averaging":
-        return averaging.registry.defaults(recipe.averaging).get(setting)
-    if table == "virtual":
-        parameters = inspect.signature(virtual.DOMAINS[recipe.virtual]).parameters
-        return parameters[setting].default if setting in parameters else None
-    return optim.OPTIMIZERS[recipe.optimizer].defaults.get(setting)
+    return registry(table).defaults(getattr(recipe, table)).get(setting)
 
 
 def _network(recipe: Recipe, expected: Recipe) -> list[str]:
     """List how the network differs. A weights file of `resnet50` counts as the published one."""
-    found = []
+    differences = []
     if recipe.backbone not in SAME_NETWORK:
-        found.append(f"backbone {recipe.backbone}, not resnet50")
+        differences.append(f"backbone {recipe.backbone}, not resnet50")
     if recipe.image_size not in (None, expected.image_size):  # None: the backbone's own
-        found.append(f"image_size {recipe.image_size}, not {expected.image_size}")
-    starts = recipe.weights is not None or _comes_pretrained(recipe)
+        differences.append(f"image_size {recipe.image_size}, not {expected.image_size}")
+    pretrained = recipe.pretrained
+    if pretrained is None:
+        pretrained = recipe.backbone.startswith(("timm/", "hf-hub:", "lite"))
+    starts = recipe.weights is not None or pretrained
     if not starts:
-        found.append("no ImageNet weights")
+        differences.append("no ImageNet weights")
     if not (starts if recipe.freeze_bn is None else recipe.freeze_bn):
-        found.append("batch norm not frozen")
-    return found
-
-
-def _comes_pretrained(recipe: Recipe) -> bool:
-    """Whether the network starts from the weights that come with its backbone."""
-    if recipe.pretrained is not None:
-        return recipe.pretrained
-    return recipe.backbone.startswith(("timm/", "hf-hub:", "lite"))
+        differences.append("batch norm not frozen")
+    return differences
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -1,84 +1,79 @@
-"""How long runs will take: from runs that were timed, or from a few steps taken now."""
+"""Estimate how long runs will take, from runs that were timed or from a few steps taken now."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from torch import Tensor
-
-from mecam.benchmark.results import DAMAGE, recipe_of
-from mecam.benchmark.worker import TIMING
+from mecam.benchmark.budget import seconds_per_step
+from mecam.benchmark.timing import kind_of
 from mecam.data.open import open_data
-from mecam.data.pack import OnError
 from mecam.optim.registry import find as find_optimizer
+from mecam.progress import clock
 from mecam.recipe import Recipe
-from mecam.runs import RunError
 from mecam.training.machine import find_machine
+from mecam.training.result import metrics, watched_splits
 from mecam.training.run import Run
+from mecam.training.step import train_step
 
 SAMPLE = 64  # images of each split
 LONG = 3.0  # seconds
 
 
-def seconds(
-    recipes: Sequence[Recipe], out: Path, device: str = "auto", *, on_error: OnError = "refuse"
-) -> dict[str, float]:
-    """Seconds for each run, by its id. What it says of a step includes its share of the evaluations.
+def seconds(recipes: Sequence[Recipe], out: Path, device: str = "auto") -> dict[str, float]:
+    """Return the seconds of each run by its id, evaluations included.
 
-    Where steps are long, one is taken, and the others are told from it by their optimizers' passes.
+    Where steps are long, one is timed, and the others are estimated from it by their optimizers' passes.
     """
-    measured = _measured(out)
+    measured = seconds_per_step(out)
     passes: dict[tuple[object, ...], float] = {}  # seconds of one, where they are long
-    found = {}
+    times = {}
     for recipe in recipes:
-        kind, work = _kind(recipe), (recipe.data, recipe.backbone, recipe.batch, recipe.image_size)
+        kind, work = kind_of(recipe), (recipe.data, recipe.backbone, recipe.batch, recipe.image_size)
         count = find_optimizer(recipe.optimizer).passes
         if kind not in measured:
-            measured[kind] = passes[work] * count if work in passes else _probe(recipe, device, on_error)
+            measured[kind] = passes[work] * count if work in passes else _probe(recipe, device)
             if measured[kind] > LONG:
                 passes.setdefault(work, measured[kind] / count)
-        found[recipe.run_id] = measured[kind] * (recipe.steps + 1)
-    return found
+        times[recipe.run_id] = measured[kind] * (recipe.steps + 1)
+    return times
 
 
-def _kind(recipe: Recipe) -> tuple[object, ...]:
-    """What the time of a step depends on."""
-    return recipe.data, recipe.backbone, recipe.method, recipe.optimizer, recipe.batch, recipe.image_size
+def forecast(rest: Sequence[Recipe], done: int, out: Path, device: str) -> list[str]:
+    """List the missing runs with their estimated time; `done` runs are not missing."""
+    taken: dict[str, float] = {}
+    reasons = []
+    for data in dict.fromkeys(recipe.data for recipe in rest):
+        try:
+            taken |= seconds([recipe for recipe in rest if recipe.data == data], out, device)
+        except (ValueError, ImportError, OSError) as error:  # no data, or no weights, on this machine
+            reasons.append(f"time on {data} cannot be estimated: {error}")
+    lines = [f"{recipe.run_id}  {clock(taken[r]) if (r := recipe.run_id) in taken else '–'}" for recipe in rest]
+    total = f"{clock(sum(taken.values()))} in sequence" if taken or not rest else "time cannot be estimated"
+    among_all = f", for {len(taken)} of them" if reasons and taken else ""
+    return [*lines, *reasons, f"{len(rest)} runs to do, {done} done; {total}{among_all}"]
 
 
-def _measured(out: Path) -> dict[tuple[object, ...], float]:
-    times: dict[tuple[object, ...], list[float]] = {}
-    for file in out.glob("*/run.json"):
-        with contextlib.suppress(RunError, OSError, ArithmeticError, *DAMAGE):  # which tables name
-            timing = json.loads((file.parent / TIMING).read_bytes())
-            a_step = timing["seconds"] / timing["steps"]
-            times.setdefault(_kind(recipe_of(file.parent)), []).append(a_step)
-    return {kind: sum(values) / len(values) for kind, values in times.items()}
-
-
-def _probe(recipe: Recipe, device: str, on_error: OnError) -> float:
-    """Seconds a step, evaluations included, from a step or two and the evaluation of a few images."""
-    run = Run(recipe, find_machine(device, recipe.precision), open_data(recipe.data, on_error=on_error))
-    splits = run.watched()
-    few = {name: (domain, part[:SAMPLE]) for name, (domain, part) in splits.items()}
-    share = sum(len(part) for _, part in few.values()) / sum(len(part) for _, part in splits.values())
+def _probe(recipe: Recipe, device: str) -> float:
+    """Time a step, with its share of the evaluations, by a few steps and the evaluation of a few images."""
+    run = Run(recipe, find_machine(device, recipe.precision), open_data(recipe.data, on_error=recipe.on_error))
+    splits = watched_splits(run)
+    few = {split: indices[:SAMPLE] for split, indices in splits.items()}
+    share = sum(map(len, few.values())) / sum(map(len, splits.values()))
     steps = itertools.count()
-    evaluation = _timed(lambda: run.metrics(few)) / share
-    return _timed(lambda: _finished(run.step(next(steps)))) + evaluation / recipe.evaluate_every
+    evaluation = _timed(lambda: metrics(run, few)) / share
 
+    def step() -> None:
+        if (loss := train_step(run, next(steps))) is not None:
+            float(loss)  # waits for the device
 
-def _finished(loss: Tensor | None) -> None:
-    if loss is not None:
-        float(loss)  # waits for the device
+    return _timed(step) + evaluation / recipe.evaluate_every
 
 
 def _timed(work: Callable[[], object]) -> float:
-    """Seconds of work that warms up: of the third time, unless the first took so long that this says enough."""
+    """Return the seconds of the third call, since the first ones warm up; of an earlier one if it is long."""
     for _ in range(3):
         start = time.perf_counter()
         work()

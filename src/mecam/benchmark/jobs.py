@@ -1,37 +1,65 @@
-"""What an engine does: run recipes into a folder, and tell what happens."""
+"""The interface of engines, and the queue of runs that they share."""
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from mecam.progress import Progress
 from mecam.recipe import Recipe
 
-Kind = Literal["started", "progress", "warning", "done", "failed", "stopped", "elsewhere"]
-ENDED = ("done", "failed", "stopped")
-ELSEWHERE_EVERY = 2.0  # seconds between two looks at a run that another benchmark has claimed
+if TYPE_CHECKING:
+    from mecam.benchmark.budget import Budget
+    from mecam.data.domains import DomainSet
+
+ELSEWHERE_EVERY = 2.0  # seconds between two checks of a run that another benchmark has claimed
+AfterRun = Callable[[Path, "DomainSet", str], None]  # a finished run's folder, its data, the device; must pickle
 
 
-@dataclass(frozen=True)
-class Event:
-    """Something that happened to a run."""
+class Queue:
+    """The runs of a benchmark that wait for an engine.
 
-    run_id: str
-    kind: Kind
-    step: int = 0
-    steps: int = 0
-    accuracy: float | None = None  # on the sources' held-out parts, percent
-    target: float | None = None  # on the unseen domain, percent
-    message: str = ""  # of a failure or a warning
-    worker: str = ""
+    Args:
+        budget: leave aside the runs that do not fit. None: all fit.
+    """
 
+    def __init__(self, recipes: Sequence[Recipe], budget: Budget | None) -> None:
+        self.waiting, self.budget = deque(recipes), budget
+        self.claimed: deque[tuple[float, Recipe]] = deque()  # by another process; with the time of the next check
+        self.late: list[Recipe] = []  # runs that do not fit the budget
 
-Watch = Callable[[Event], None]
+    def __bool__(self) -> bool:
+        """Return whether there is a run to take, now or later."""
+        return bool(self.waiting or self.claimed)
+
+    def take(self) -> Recipe | None:
+        """Remove the next run that fits and return it; None if there is none now."""
+        while self.claimed and self.claimed[0][0] < time.monotonic():
+            self.waiting.append(self.claimed.popleft()[1])
+        while self.waiting:
+            recipe = self.waiting.popleft()
+            if self.budget is None or self.budget.fits(recipe):
+                return recipe
+            self.late.append(recipe)
+        return None
+
+    def is_over(self) -> bool:
+        """Return whether the budget is used up."""
+        return self.budget is not None and self.budget.left() <= 0
+
+    def check_later(self, recipe: Recipe) -> None:
+        """Put back a run that another process has claimed."""
+        self.claimed.append((time.monotonic() + ELSEWHERE_EVERY, recipe))
+
+    def rest(self) -> list[Recipe]:
+        """Return all runs that were not taken."""
+        return [*self.waiting, *(recipe for _, recipe in self.claimed), *self.late]
 
 
 class Engine(Protocol):
-    """Runs recipes. Every recipe ends in one event of ENDED; a failure of one does not stop the others."""
+    """Runs recipes. Every recipe ends in one event of progress.ENDED; a failure of one does not stop the others."""
 
-    def run(self, recipes: Sequence[Recipe], out: Path, watch: Watch) -> None: ...
+    def run(self, recipes: Sequence[Recipe], out: Path, progress: Progress) -> None: ...

@@ -1,4 +1,4 @@
-"""The engine on this machine: a few processes, each of which runs one recipe after another."""
+"""Run recipes on this machine, in processes that take one recipe after another."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -16,11 +15,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mecam.benchmark.jobs import ELSEWHERE_EVERY, ENDED, Event, Watch
+from mecam.benchmark.jobs import AfterRun, Queue
+from mecam.progress import ENDED, Event, Progress
 from mecam.recipe import Recipe
 
 if TYPE_CHECKING:
-    from mecam.data.pack import OnError
+    from mecam.benchmark.budget import Budget
 
 LISTEN_EVERY = 0.5  # seconds to wait for an event before looking around
 
@@ -36,59 +36,65 @@ class _Worker:
 
 
 class LocalEngine:
-    """Runs recipes in processes of this machine.
+    """Run recipes in processes of this machine.
 
     Args:
-        workers: processes; on CPUs the cores are shared among them, on GPUs they take turns over the devices, several
-            on one where memory allows. None: one for two cores, or one a GPU.
+        workers: number of processes. On CPUs they share the cores, on GPUs they are spread over the devices. None: one
+            per two cores, or one per GPU.
         device: auto, cpu, cuda (all of them), cuda:1, ...
-        retries: how often a recipe is tried again whose process died (out of memory, killed); it goes on from its
-            checkpoint. An error that the recipe raised itself is not tried again.
-        on_error: refuse a data set with images that cannot be read, or skip these.
+        retries: how often a recipe is retried whose process died (out of memory, killed); it resumes from its
+            checkpoint. An error that the recipe raised itself is not retried.
+        after: called in the worker with each finished run: see `mecam.benchmark.jobs.AfterRun`.
+        budget: start no run that does not fit, and stop those that are left when it is over; they save themselves.
     """
 
     def __init__(
-        self, *, workers: int | None = None, device: str = "auto", retries: int = 1, on_error: OnError = "refuse"
+        self,
+        *,
+        workers: int | None = None,
+        device: str = "auto",
+        retries: int = 1,
+        after: AfterRun | None = None,
+        budget: Budget | None = None,
     ) -> None:
         if workers is not None and workers < 1:
             raise ValueError(f"workers={workers} is not allowed; at least 1 process is needed")
         self.devices = _devices(device)
         self.count = workers or (max(1, (os.cpu_count() or 1) // 2) if self.devices == ["cpu"] else len(self.devices))
-        self.retries, self.on_error = retries, on_error
+        self.retries, self.after, self.budget = retries, after, budget
 
-    def run(self, recipes: Sequence[Recipe], out: Path, watch: Watch) -> None:
-        _Benchmark(self, out, watch).run(recipes)
+    def run(self, recipes: Sequence[Recipe], out: Path, progress: Progress) -> None:
+        _Benchmark(self, out, progress).run(recipes)
 
 
 class _Benchmark:
-    """One benchmark: what waits, what its processes do, what came of it."""
+    """The state of one benchmark: the queue and the processes."""
 
-    def __init__(self, engine: LocalEngine, out: Path, watch: Watch) -> None:
-        self.engine, self.out, self.watch = engine, out, watch
-        self.waiting: deque[Recipe] = deque()
-        self.elsewhere: deque[tuple[float, Recipe]] = deque()
+    def __init__(self, engine: LocalEngine, out: Path, progress: Progress) -> None:
+        self.engine, self.out, self.progress = engine, out, progress
+        self.queue = Queue((), engine.budget)
         self.died: Counter[str] = Counter()
         self.workers: list[_Worker] = []
         self.stopping = False
 
     def run(self, recipes: Sequence[Recipe]) -> None:
-        from mecam.training.interrupt import StopSignals  # brings torch, which a worker imports when it is ready for it
+        from mecam.training.interrupt import StopSignals  # imports torch, which workers import on their own
 
-        self.waiting.extend(recipes)
+        self.queue = Queue(recipes, self.engine.budget)
         try:
             with StopSignals() as signals:
                 for number in range(min(self.engine.count, len(recipes))):
                     self.workers.append(self._start(number))
-                while self._busy() or ((self.waiting or self.elsewhere) and not self.stopping):
-                    if signals.received and not self.stopping:
+                while self._busy() or (self.queue and not self.stopping):
+                    if (signals.received or self.queue.is_over()) and not self.stopping:
                         self.stopping = True
                         for worker in self._busy():
                             worker.process.terminate()  # its run saves itself
                     if not self.stopping:
                         self._hand_out()
                     self._listen()
-            for recipe in (*self.waiting, *(recipe for _, recipe in self.elsewhere)):
-                self.watch(Event(recipe.run_id, "stopped", message="not begun"))
+            for recipe in self.queue.rest():
+                self.progress(Event(recipe.run_id, kind="stopped", text="not begun"))
         finally:
             self._end()
 
@@ -96,15 +102,14 @@ class _Benchmark:
         return [worker for worker in self.workers if worker.recipe is not None]
 
     def _hand_out(self) -> None:
-        while self.elsewhere and self.elsewhere[0][0] < time.monotonic():
-            self.waiting.append(self.elsewhere.popleft()[1])
         for number, worker in enumerate(self.workers):
-            if worker.recipe is None and self.waiting:
-                if not worker.process.is_alive():
-                    worker = self.workers[number] = self._start(number)
-                worker.recipe = self.waiting.popleft()
-                with contextlib.suppress(OSError):  # it died just now, which its pipe will tell
-                    worker.pipe.send(worker.recipe.to_dict())
+            if worker.recipe is not None or (recipe := self.queue.take()) is None:
+                continue
+            if not worker.process.is_alive():
+                worker = self.workers[number] = self._start(number)
+            worker.recipe = recipe
+            with contextlib.suppress(OSError):  # it died just now, which its pipe will show
+                worker.pipe.send((recipe.to_dict(), self.engine.after))
 
     def _listen(self) -> None:
         busy = self._busy()
@@ -121,33 +126,33 @@ class _Benchmark:
             if event.kind in (*ENDED, "elsewhere"):
                 worker.recipe = None
             if event.kind == "elsewhere":
-                self.elsewhere.append((time.monotonic() + ELSEWHERE_EVERY, recipe))
-            self.watch(event)
+                self.queue.check_later(recipe)
+            self.progress(event)
 
     def _bury(self, worker: _Worker, recipe: Recipe) -> None:
-        """Try a run again whose process died; another takes its place when there is something to do."""
+        """Retry a run whose process died; another process is started when there is a run to take."""
         worker.process.join(timeout=5)
-        if worker.process.is_alive():  # its pipe is closed, so it is of no use any more
+        if worker.process.is_alive():  # its pipe is closed, so it cannot be used
             worker.process.kill()
             worker.process.join()
         code = worker.process.exitcode
         self.died[recipe.run_id] += 1
         if self.stopping:
-            self.watch(Event(recipe.run_id, "stopped", message="not finished", worker=worker.name))
+            self.progress(Event(recipe.run_id, kind="stopped", text="not finished", worker=worker.name))
         elif self.died[recipe.run_id] <= self.engine.retries:
-            self.waiting.append(recipe)
+            self.queue.waiting.append(recipe)
         else:
             how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
-            self.watch(Event(recipe.run_id, "failed", message=f"its process died ({how})", worker=worker.name))
+            self.progress(Event(recipe.run_id, kind="failed", text=f"its process died ({how})", worker=worker.name))
 
     def _start(self, number: int) -> _Worker:
         context = multiprocessing.get_context("spawn")  # a fork of a process that has used CUDA or threads may hang
         ours, theirs = context.Pipe()
         device, name = self.engine.devices[number % len(self.engine.devices)], f"worker {number}"
         threads = int(os.environ.get("OMP_NUM_THREADS", 0)) or max(1, (os.cpu_count() or 1) // self.engine.count)
-        words = (theirs, self.out, device, threads, name, self.engine.on_error)
-        process = context.Process(target=_serve, args=words, name=name, daemon=True)
-        with _deaf_to_ctrl_c():  # which is for the benchmark, and its to pass on: a child inherits the deafness
+        args = (theirs, self.out, device, threads, name)
+        process = context.Process(target=_serve, args=args, name=name, daemon=True)
+        with _ignoring_ctrl_c():  # inherited by the process: the benchmark passes Ctrl-C on
             process.start()
         theirs.close()
         return _Worker(name, process, ours)
@@ -164,10 +169,10 @@ class _Benchmark:
                 worker.process.kill()
 
 
-def _serve(pipe: Connection, out: Path, device: str, threads: int, name: str, on_error: OnError) -> None:
-    """A worker process: recipes in, events out."""
-    os.setpgid(0, 0)  # out of the terminal's reach, whose Ctrl-C a run would hear
-    # threads that spin while they wait bring a machine with more threads than cores, another benchmark's say, to a halt
+def _serve(pipe: Connection, out: Path, device: str, threads: int, name: str) -> None:
+    """Receive recipes, run them, send events: the main function of a worker process."""
+    os.setpgid(0, 0)  # the terminal's Ctrl-C would reach the run
+    # threads that spin while they wait stall a machine with more threads than cores
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 
@@ -175,12 +180,12 @@ def _serve(pipe: Connection, out: Path, device: str, threads: int, name: str, on
 
     torch.set_num_threads(threads)
     with contextlib.suppress(EOFError, BrokenPipeError):  # the benchmark itself was killed
-        for values in iter(pipe.recv, None):
-            work(Recipe(**values), out, device, pipe.send, name, on_error=on_error)
+        for values, after in iter(pipe.recv, None):
+            work(Recipe.from_dict(values), out, device, pipe.send, name, after=after)
 
 
 @contextlib.contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
+def _ignoring_ctrl_c() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # signals belong to the main thread
         yield
         return
@@ -196,7 +201,7 @@ def _devices(device: str) -> list[str]:
         return [device]
     import torch
 
-    found = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
-    if device == "cuda" and not found:
+    gpus = [f"cuda:{number}" for number in range(torch.cuda.device_count())]
+    if device == "cuda" and not gpus:
         raise ValueError("device=cuda, but torch sees no CUDA device here; give --device cpu")
-    return found or ["cpu"]
+    return gpus or ["cpu"]

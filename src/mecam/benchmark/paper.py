@@ -1,7 +1,7 @@
-"""The 1,143 published accuracies, to set beside one's own.
+"""The 1,143 published accuracies, for comparison with our own.
 
-They are those of the tables in *Meta Curvature-Aware Minimization for Domain Generalization*: published/accuracy.csv.
-`source` tells the authors' own figures from those they took over. Their "ERM" and "Adam" rows are one algorithm from
+They are from the tables in *Meta Curvature-Aware Minimization for Domain Generalization*: published/accuracy.csv.
+`source` distinguishes the authors' own figures from those they cite. Their "ERM" and "Adam" rows are one algorithm from
 two sources, and eight averages differ between the main and the supplementary tables: all are kept, each under its
 table's label. The settings behind a cell are those of a profile; mecam.benchmark.departures compares with them.
 """
@@ -47,14 +47,14 @@ class Published:
 
     @property
     def profile(self) -> str:
-        """The profile behind the number: Table 2's rows are DomainBed's, unless their authors had other settings."""
+        """The profile behind the number: that of DomainBed for Table 2's rows, unless their authors used another."""
         searched = {"mecam", *(name for name, _ in profiles.rivals())}
         return "domainbed" if self.table == "methods" and plain(self.algorithm) not in searched else "paper"
 
 
 @cache
 def published() -> tuple[Published, ...]:
-    """All of them."""
+    """Return all published cells."""
     with (files("mecam") / "published" / "accuracy.csv").open(encoding="utf-8") as file:
         return tuple(
             Published(
@@ -73,12 +73,12 @@ def published() -> tuple[Published, ...]:
 
 def settings_of(data: str) -> dict[str, float]:
     """Return MeCAM's rho, alpha and beta behind the published accuracies on this data set; empty for any other."""
-    found = profiles.hyperparameters().get(profiles.data_set(data) or "", {})
-    return {name: found[name] for name in ("rho", "alpha", "beta") if name in found}
+    values = profiles.hyperparameters().get(profiles.data_set(data) or "", {})
+    return {name: values[name] for name in ("rho", "alpha", "beta") if name in values}
 
 
 def beside(key: Key, target: str, data: str | None = None) -> list[Published]:
-    """The published cells of this row's algorithm on a target; `data` is the row's, or another, or ALL."""
+    """Return the published cells of this row's algorithm on a target; `data` is the row's, or another, or ALL."""
     if key.method_variant:
         return []
     place = plain(Path(data or key.data).name), target
@@ -88,7 +88,7 @@ def beside(key: Key, target: str, data: str | None = None) -> list[Published]:
 
 @cache
 def curvatures() -> dict[str, dict[float, float]]:
-    """The paper's Table 5: C by algorithm and rho. ResNet-50 on PACS; the split is not stated."""
+    """Return the paper's Table 5: C by algorithm and rho, ResNet-50 on PACS; the split is not stated."""
     with (files("mecam") / "published" / "curvature_pacs.csv").open(encoding="utf-8") as file:
         return {
             line.pop("algorithm"): {float(name.removeprefix("rho_")): float(value) for name, value in line.items()}
@@ -97,22 +97,22 @@ def curvatures() -> dict[str, dict[float, float]]:
 
 
 def curvature_beside(key: Key) -> dict[str, dict[float, float]]:
-    """The rows of Table 5 for this row's algorithm."""
+    """Return the rows of Table 5 for this row's algorithm."""
     names = _names(key.method, key.optimizer, key.averaging)
     return {name: values for name, values in curvatures().items() if plain(name) in names}
 
 
 @cache
 def _by_place() -> dict[tuple[str, str, str], list[Published]]:
-    """The cells by data set, target and algorithm, in plain letters."""
-    found: dict[tuple[str, str, str], list[Published]] = {}
+    """Return the cells by data set, target and algorithm, in plain letters."""
+    cells: dict[tuple[str, str, str], list[Published]] = {}
     for cell in published():
-        found.setdefault((plain(cell.data), cell.target, plain(cell.algorithm)), []).append(cell)
-    return found
+        cells.setdefault((plain(cell.data), cell.target, plain(cell.algorithm)), []).append(cell)
+    return cells
 
 
 def _names(method: str, optimizer: str, averaging: str) -> list[str]:
-    """How the paper may call a combination, in plain letters."""
+    """Return the names that the paper may use for a combination, in plain letters."""
     optimizers: Sequence[str] = SAME.get(optimizer, (optimizer,))
     if method == "erm":
         heads = [*optimizers]

@@ -1,4 +1,4 @@
-"""From an experiment to its runs: lists multiply, targets unfold, each run is named by its recipe's content.
+"""Expand an experiment into its runs: lists multiply, and each domain is the target in turn.
 
 An experiment is a table of recipe entries in which a list stands for all of its values:
 
@@ -12,14 +12,14 @@ from the data set: `mecam list profiles`.
 from __future__ import annotations
 
 import itertools
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mecam import recipe
 from mecam.benchmark import settings
-from mecam.recipe import Recipe, RecipeError, make, spelled
+from mecam.recipe import Recipe, RecipeError, spelled
 
 SETTINGS = tuple(settings.PARTS)
 ALL = "all"
@@ -27,11 +27,9 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Experiment:
-    """Blocks of runs under one title; each block multiplies on its own."""
+    """Blocks of runs; each block multiplies on its own."""
 
-    title: str
     blocks: tuple[Mapping[str, Any], ...]
-    about: str = ""
     small: Mapping[str, Any] = field(default_factory=dict)  # what the small version on the embedded set changes
 
 
@@ -41,19 +39,12 @@ def read(path: Path) -> Experiment:
     `runs_from = "table2.toml"`, in place of [[runs]], takes those of another experiment; [common] and [small] then
     override the other's.
     """
-    try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RecipeError(f"there is no experiment {path}") from None
-    except IsADirectoryError:
-        raise RecipeError(f"{path} is a folder and not an experiment; images are given with --data {path}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path} is not a TOML file: {error}") from error
+    values = recipe.read(path, "an experiment")
     unknown = set(values) - {"title", "about", "common", "runs", "runs_from", "small"}
     if unknown or ("runs" in values) == ("runs_from" in values):
         what = f"has an unknown entry {sorted(unknown)[0]!r}" if unknown else "needs either [[runs]] or runs_from"
         raise RecipeError(f"{path} {what}; an experiment has title, about, [common], [[runs]] and [small]")
-    other = read(path.parent / str(values["runs_from"])) if "runs_from" in values else Experiment("", ())
+    other = read(path.parent / str(values["runs_from"])) if "runs_from" in values else Experiment(())
     runs = values.get("runs", [{}])
     tables = {"common": [values.get("common", {})], "runs": runs, "small": [values.get("small", {})]}
     for name, among in tables.items():
@@ -62,11 +53,11 @@ def read(path: Path) -> Experiment:
             raise RecipeError(f"{path}: {name} must be {expected}")
     common, small = values.get("common", {}), {**other.small, **values.get("small", {})}
     blocks = tuple({**block, **common} for block in other.blocks) or tuple({**common, **block} for block in runs)
-    return Experiment(values.get("title", path.stem), blocks, values.get("about", ""), small)
+    return Experiment(blocks, small)
 
 
 def shrink(experiment: Experiment) -> Experiment:
-    """Its small version: the blocks of its first data set, on the embedded one, with what [small] says."""
+    """Return the small version: the blocks of the first data set, on the embedded one, with the entries of [small]."""
     kept = ("method", "optimizer", "base", "averaging", "virtual", "lr_schedule", "rho_schedule", *SETTINGS)
     first = experiment.blocks[0].get("data")
     blocks = [
@@ -74,24 +65,27 @@ def shrink(experiment: Experiment) -> Experiment:
         for block in experiment.blocks
         if block.get("data") == first
     ]
-    return Experiment(experiment.title, tuple(blocks), experiment.about)
+    return Experiment(tuple(blocks))
 
 
 def expand(blocks: Sequence[Mapping[str, Any]], domains: Mapping[str, Sequence[str]]) -> list[Recipe]:
-    """Every run of the blocks, each once, in a stable order. `domains` gives those of each data set."""
+    """Return every run of the blocks once, by seed and then in their order: a first seed can be compared early.
+
+    `domains` gives those of each data set.
+    """
     recipes: dict[str, Recipe] = {}
     for block in blocks:
         for values in map(settings.fit, _product(block)):
-            data = spelled(values.get("data", "shapes"))
-            targets = domains[data] if values.get("target") == ALL else [values.get("target")]
+            target = values.get("target")
+            targets = domains[spelled(values.get("data", "shapes"))] if target == ALL else [target]
             for target in targets:
-                recipe = make(_without_none({**values, "target": target}))
-                recipes.setdefault(recipe.run_id, recipe)
-    return list(recipes.values())
+                run = Recipe(**{**values, "target": target})
+                recipes.setdefault(run.run_id, run)
+    return sorted(recipes.values(), key=lambda run: run.seed)
 
 
 def data_sets(blocks: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The data sets that the blocks name, as their recipes spell them."""
+    """Return the data sets that the blocks name, as their recipes spell them."""
     named = [block.get("data", "shapes") for block in blocks]
     names = (name for entry in named for name in (entry if isinstance(entry, list) else [entry]))
     return list(dict.fromkeys(map(spelled, names)))
@@ -106,7 +100,8 @@ def _product(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     ]
     leaves += [((name,), value) for name, value in block.items() if name not in SETTINGS]
     places = [place for place, _ in leaves]
-    choices = [value if isinstance(value, list) and not _is_pair(place) else [value] for place, value in leaves]
+    # a list of betas is one value
+    choices = [value if isinstance(value, list) and place[-1] != "betas" else [value] for place, value in leaves]
     for place, among in zip(places, choices, strict=True):
         if not among:
             raise RecipeError(f"{'.'.join(place)} is an empty list: there would be no run")
@@ -117,12 +112,3 @@ def _product(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         for (*table, name), value in zip(places, chosen, strict=True):
             (values.setdefault(table[0], {}) if table else values)[name] = value
         yield values
-
-
-def _is_pair(place: tuple[str, ...]) -> bool:
-    """Whether a list is the value itself: Adam's betas."""
-    return place[-1] == "betas"
-
-
-def _without_none(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The engine on a Ray cluster: a task a run, tried again where its worker or node is lost.
+"""Run recipes on a Ray cluster, one task per run, and retry runs whose worker or node is lost.
 
 Nodes need no shared file system: a task trains in a scratch folder of its node and returns the run's files, which the
 driver puts into the output folder. Packed data travels to a node once, and only if the node does not see it.
@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -24,10 +24,11 @@ from typing import Any
 
 from mecam import __version__
 from mecam.benchmark._parcel import Parcel
-from mecam.benchmark.jobs import ELSEWHERE_EVERY, ENDED, Event, Watch
+from mecam.benchmark.budget import Budget
+from mecam.benchmark.jobs import AfterRun, Queue
 from mecam.benchmark.worker import LOG, work
 from mecam.data.domains import DataError
-from mecam.data.pack import OnError
+from mecam.progress import ENDED, Event, Progress
 from mecam.recipe import Recipe
 from mecam.runs import ClaimedError, RunError, RunFolder, claim, write_atomic
 from mecam.runs.claim import NAME as CLAIM
@@ -41,18 +42,19 @@ LOCAL_OBJECTS = 128 << 20  # bytes of Ray's object store on this machine alone, 
 
 
 class RayEngine:
-    """Runs recipes as tasks of a Ray cluster whose nodes have mecam installed.
+    """Run recipes as tasks of a Ray cluster whose nodes have mecam installed.
 
     Args:
-        address: of a cluster ("auto", "10.0.0.1:6379", "ray://..."). None: Ray is started on this machine, for the
-            benchmark.
-        cpus, gpus: what a run reserves; gpus=0.5 puts two runs on one GPU.
+        address: a cluster ("auto", "10.0.0.1:6379", "ray://..."). None: start Ray on this machine for the benchmark.
+        cpus, gpus: resources reserved per run; gpus=0.5 puts two runs on one GPU.
         device: auto is cuda where a run reserves some of a GPU, else cpu.
-        retries: how often a recipe is tried again whose worker or node was lost. An error that the recipe raised
-            itself is not tried again.
-        shared: every node sees the output folder under its path: runs write into it and go on from their checkpoints.
+        retries: how often a recipe is retried whose worker or node was lost. An error that the recipe raised itself is
+            not retried.
+        shared: every node sees the output folder under its path: runs write into it and resume from their checkpoints.
             Without it, a run that was lost or stopped starts over. Ray on this machine alone always shares it.
-        on_error: refuse a data set with images that cannot be read, or skip these.
+        after: called on the node with each finished run: see `mecam.benchmark.jobs.AfterRun`. Runs that were finished
+            before are left as they are unless `shared`.
+        budget: start no run that does not fit, and cancel those that are left when it is over.
 
     Data is brought to the nodes; a file that a recipe names as `weights` must be at that path on each of them.
     """
@@ -66,7 +68,8 @@ class RayEngine:
         device: str = "auto",
         retries: int = 3,
         shared: bool = False,
-        on_error: OnError = "refuse",
+        after: AfterRun | None = None,
+        budget: Budget | None = None,
     ) -> None:
         if min(cpus, gpus) < 0 or cpus + gpus <= 0:
             raise ValueError(f"cpus={cpus} and gpus={gpus} are not allowed; a run needs some of a CPU or a GPU")
@@ -74,17 +77,17 @@ class RayEngine:
             raise ValueError(f"device={device}, but gpus=0: Ray would give a run no GPU; give gpus=1, or 0.5 to share")
         _import_ray()
         self.address, self.cpus, self.gpus, self.retries, self.shared = address, cpus, gpus, retries, shared
-        self.on_error = on_error
+        self.after, self.budget = after, budget
         self.device = device if device != "auto" else "cuda" if gpus else "cpu"
 
-    def run(self, recipes: Sequence[Recipe], out: Path, watch: Watch) -> None:
+    def run(self, recipes: Sequence[Recipe], out: Path, progress: Progress) -> None:
         with _connected(self.address) as alone:
             self._check_room(alone)
             with StopSignals() as signals:
-                _Benchmark(self, out, watch, self.shared or alone).run(recipes, signals)
+                _Benchmark(self, out, progress, self.shared or alone).run(recipes, signals)
 
     def slots(self) -> int:
-        """Runs that the cluster has room for at a time."""
+        """Return how many runs the cluster has room for at a time."""
         total = _import_ray().cluster_resources()
         needs = {"CPU": self.cpus, "GPU": self.gpus}
         return min(int(total.get(name, 0) // need) for name, need in needs.items() if need)
@@ -99,7 +102,7 @@ class RayEngine:
             f"{most['CPU']:g} CPUs and {most['GPU']:g} GPUs"
         )
         if alone:
-            raise ValueError(f"{message}; give less to a run")
+            raise ValueError(f"{message}; reserve less per run")
         warnings.warn(f"{message}. Runs wait until such a node joins the cluster", stacklevel=3)
 
 
@@ -112,28 +115,26 @@ class _Flight:
 
 
 class _Benchmark:
-    """The driver's side of one benchmark: what waits, what is in flight, what comes back."""
+    """The driver's state of one benchmark: the queue and the runs in flight."""
 
-    def __init__(self, engine: RayEngine, out: Path, watch: Watch, shared: bool) -> None:
+    def __init__(self, engine: RayEngine, out: Path, progress: Progress, shared: bool) -> None:
         self.ray = _import_ray()
-        self.engine, self.out, self.watch, self.shared = engine, out.absolute(), watch, shared
-        self.waiting: deque[Recipe] = deque()
-        self.elsewhere: deque[tuple[float, Recipe]] = deque()
+        self.engine, self.out, self.progress, self.shared = engine, out.absolute(), progress, shared
+        self.queue = Queue((), engine.budget)
         self.flights: dict[Any, _Flight] = {}  # by the Ray object that will hold the answer
         self.lost: Counter[str] = Counter()
-        self.parcels: dict[str, Parcel | None] = {}
+        self.parcels: dict[tuple[str, str], Parcel | None] = {}  # by data, and what to do with unreadable images
         self.stopping = False
         self.mailbox = _mailbox()
-        # losses are counted here, where the claim is held: Ray itself tries nothing again
+        # losses are counted here, where the claim is held: Ray itself retries nothing
         reserved = {"num_cpus": engine.cpus, "num_gpus": engine.gpus, "max_retries": 0}
         self.task = self.ray.remote(_run).options(name="mecam run", **reserved)
 
     def run(self, recipes: Sequence[Recipe], signals: StopSignals) -> None:
-        self.waiting.extend(recipes)
-        stop_by = float("inf")
+        self.queue, stop_by = Queue(recipes, self.engine.budget), float("inf")
         try:
-            while self.flights or ((self.waiting or self.elsewhere) and not self.stopping):
-                if signals.received and not self.stopping:
+            while self.flights or (self.queue and not self.stopping):
+                if (signals.received or self.queue.is_over()) and not self.stopping:
                     self.stopping, stop_by = True, time.monotonic() + GRACE
                     for answer in self.flights:
                         self.ray.cancel(answer)  # reaches a run as Ctrl-C does: it saves itself
@@ -143,8 +144,8 @@ class _Benchmark:
                     self._start()
                 self._listen()
             unfinished = [flight.recipe for flight in self.flights.values()]
-            for recipe in (*unfinished, *self.waiting, *(recipe for _, recipe in self.elsewhere)):
-                self.watch(Event(recipe.run_id, "stopped", message="not finished"))
+            for recipe in (*unfinished, *self.queue.rest()):
+                self.progress(Event(recipe.run_id, kind="stopped", text="not finished"))
         finally:
             for answer, flight in self.flights.items():
                 with contextlib.suppress(Exception):  # the cluster may be gone
@@ -154,26 +155,26 @@ class _Benchmark:
                 self.ray.kill(self.mailbox)
 
     def _start(self) -> None:
-        """Hand runs to the cluster: as many as it has room for, and as many again for it to choose from."""
-        while self.elsewhere and self.elsewhere[0][0] < time.monotonic():
-            self.waiting.append(self.elsewhere.popleft()[1])
-        room = min(2 * self.engine.slots() + 2, MOST_IN_FLIGHT) if self.waiting else 0
-        while self.waiting and len(self.flights) < room:
-            recipe = self.waiting.popleft()
+        """Hand runs to the cluster: as many as it has room for and, without a budget, as many again to choose from."""
+        slots = self.engine.slots() if self.queue else 0
+        room = min(2 * slots + 2 if self.engine.budget is None else max(slots, 1), MOST_IN_FLIGHT)
+        while len(self.flights) < room and (recipe := self.queue.take()) is not None:
             with ExitStack() as held:
                 try:
                     if not self.shared:  # there, the process that runs it claims it
                         held.enter_context(claim(self.out / recipe.run_id))
-                    if recipe.data not in self.parcels:
-                        self.parcels[recipe.data] = Parcel.of(recipe.data, on_error=self.engine.on_error)
+                    source = recipe.data, recipe.on_error
+                    if source not in self.parcels:
+                        self.parcels[source] = Parcel.of(recipe.data, on_error=recipe.on_error)
                 except ClaimedError:
                     self._wait_for(recipe)
                     continue
                 except (DataError, OSError) as error:
-                    self.watch(Event(recipe.run_id, "failed", message=f"{type(error).__name__}: {error}"))
+                    self.progress(Event(recipe.run_id, kind="failed", text=f"{type(error).__name__}: {error}"))
                     continue
-                if RunFolder(self.out / recipe.run_id).is_done():  # by another benchmark, meanwhile
-                    self.watch(Event(recipe.run_id, "done", recipe.steps, recipe.steps))
+                done = RunFolder(self.out / recipe.run_id).is_done()
+                if done and not (self.shared and self.engine.after is not None):  # by another benchmark, meanwhile
+                    self.progress(Event(recipe.run_id, recipe.steps, recipe.steps, kind="done"))
                     continue
                 answer = self.task.remote(
                     recipe,
@@ -181,75 +182,77 @@ class _Benchmark:
                     self.out if self.shared else None,
                     self.engine.device,
                     max(1, int(self.engine.cpus)),
-                    self.parcels[recipe.data],
+                    self.parcels[source],
                     self.mailbox,
+                    self.engine.after,
                 )
                 self.flights[answer] = _Flight(recipe, held.pop_all())
 
     def _wait_for(self, recipe: Recipe, worker: str = "") -> None:
-        self.elsewhere.append((time.monotonic() + ELSEWHERE_EVERY, recipe))
-        self.watch(Event(recipe.run_id, "elsewhere", worker=worker))
+        self.queue.check_later(recipe)
+        self.progress(Event(recipe.run_id, kind="elsewhere", worker=worker))
 
     def _listen(self) -> None:
-        """Pass on what runs tell, and what has ended."""
+        """Report the events of the runs, and handle those that have ended."""
         if not self.flights:
             time.sleep(LISTEN_EVERY)
             return
         ended, _ = self.ray.wait(list(self.flights), timeout=LISTEN_EVERY)
         in_flight = {flight.recipe.run_id for flight in self.flights.values()}
-        for told in self.ray.get(self.mailbox.empty.remote()):
-            event = Event(**told)
-            if event.run_id in in_flight:  # not of a process that outlived its node
-                self.watch(event)
+        for sent in self.ray.get(self.mailbox.empty.remote()):
+            event = Event(**sent)
+            if event.task in in_flight:  # a process may outlive its node
+                self.progress(event)
         for answer in ended:
             flight = self.flights.pop(answer)
             with flight.claim:
                 self._land(flight.recipe, answer)
 
     def _land(self, recipe: Recipe, answer: Any) -> None:
-        """Keep what came back of a run, or try it again."""
+        """Store the files of a run that came back, or retry it."""
         errors = self.ray.exceptions
         try:
-            found = self.ray.get(answer)
+            returned = self.ray.get(answer)
         except errors.RayTaskError as error:  # outside the run itself: its data, its package
             text = f"{type(error.cause).__name__}: {error.cause}"
-            end, files = Event(recipe.run_id, "failed", message=text), {LOG: f"{error}\n".encode()}
+            end, files = Event(recipe.run_id, kind="failed", text=text), {LOG: f"{error}\n".encode()}
         except errors.RayError as error:
             self._lose(recipe, _first_line(error))
             return
         else:
-            if found is None:  # its node does not see the data
-                parcel = self.parcels[recipe.data]
-                self.parcels[recipe.data] = None if parcel is None else parcel.packed()
-                self.waiting.appendleft(recipe)
+            if returned is None:  # its node does not see the data
+                source = recipe.data, recipe.on_error
+                parcel = self.parcels[source]
+                self.parcels[source] = None if parcel is None else parcel.packed()
+                self.queue.waiting.appendleft(recipe)
                 return
-            end, files = found
+            end, files = returned
         if end.kind == "elsewhere":
             self._wait_for(recipe, end.worker)
             return
         if end.kind == "stopped" and not self.stopping:  # its node is being shut down
-            self._lose(recipe, end.message)
+            self._lose(recipe, end.text)
             return
         if end.kind == "stopped" and not self.shared:  # what it saved was on its node
-            end = replace(end, message="not finished")
+            end = replace(end, text="not finished")
         try:
             self._keep(recipe.run_id, files)
         except (RunError, OSError) as error:
-            end = replace(end, kind="failed", message=str(error))
-        self.watch(end)
+            end = replace(end, kind="failed", text=str(error))
+        self.progress(end)
 
     def _lose(self, recipe: Recipe, why: str) -> None:
         self.lost[recipe.run_id] += 1
         if self.stopping:
-            self.watch(Event(recipe.run_id, "stopped", message="not finished"))
+            self.progress(Event(recipe.run_id, kind="stopped", text="not finished"))
         elif self.lost[recipe.run_id] > self.engine.retries:
             message = f"its worker was lost {self.lost[recipe.run_id]} times; the last time: {why}"
-            self.watch(Event(recipe.run_id, "failed", message=message))
+            self.progress(Event(recipe.run_id, kind="failed", text=message))
         else:
-            self.waiting.append(recipe)
+            self.queue.waiting.append(recipe)
 
     def _keep(self, run_id: str, files: dict[str, bytes]) -> None:
-        """Write the run's files here. One that did not end leaves those of an earlier attempt, and their checkpoint."""
+        """Write the run's files. A run that did not finish leaves those of an earlier attempt, and their checkpoint."""
         folder = RunFolder(self.out / run_id)
         folder.path.mkdir(parents=True, exist_ok=True)
         if DONE not in files:
@@ -258,15 +261,22 @@ class _Benchmark:
         log = folder.path / LOG
         if LOG in files and log.exists():
             files = {**files, LOG: log.read_bytes() + files[LOG]}
-        # first what names the run, last what says that the others are there
+        # first the file that names the run, last the one that marks it as complete
         for name in sorted(files, key=lambda name: (name == DONE, name != RUN)):
             write_atomic(folder.path / name, files[name])
 
 
 def _run(
-    recipe: Recipe, run_id: str, out: Path | None, device: str, threads: int, parcel: Parcel | None, mailbox: Any
+    recipe: Recipe,
+    run_id: str,
+    out: Path | None,
+    device: str,
+    threads: int,
+    parcel: Parcel | None,
+    mailbox: Any,
+    after: AfterRun | None = None,
 ) -> tuple[Event, dict[str, bytes]] | None:
-    """A task, on some node: how the run ended, and its files if it was not written to `out`; None: data is wanted."""
+    """Run a recipe on a node; return its last event, and its files if `out` is None. None: the data is missing."""
     import torch
 
     ray = _import_ray()
@@ -279,9 +289,9 @@ def _run(
     if parcel is not None and data is None:
         return None
     torch.set_num_threads(threads)
-    end = Event(run_id, "failed")
+    end = Event(run_id, kind="failed")
 
-    def tell(event: Event) -> None:
+    def report(event: Event) -> None:
         nonlocal end
         if event.kind in (*ENDED, "elsewhere"):
             end = event
@@ -291,35 +301,35 @@ def _run(
     worker = f"{ray.util.get_node_ip_address()} {ray.get_runtime_context().get_node_id()[:6]}"
     files: dict[str, bytes] = {}
     with tempfile.TemporaryDirectory(prefix="mecam-") as scratch:
-        work(recipe, out or Path(scratch), device, tell, worker, data=data)
+        work(recipe, out or Path(scratch), device, report, worker, data=data, after=after)
         if out is None:
             files = _files(Path(scratch) / run_id)
     with contextlib.suppress(ray.exceptions.RayError):
-        ray.get(mailbox.put.remote(None))  # calls arrive in order: what was told is there before the end is
+        ray.get(mailbox.put.remote(None))  # calls arrive in order: all events are there before the end is
     return end, files
 
 
 def _files(folder: Path) -> dict[str, bytes]:
-    """All that a run has written, but its claim and its checkpoint."""
+    """Return the files of a run, without its claim and its checkpoint."""
     written = (file for file in folder.iterdir() if file.is_file() and not file.name.lstrip(".").startswith(CLAIM))
     return {file.name: file.read_bytes() for file in written}
 
 
 def _mailbox() -> Any:
-    """An actor beside the driver that keeps what runs tell until the driver asks."""
+    """Start an actor beside the driver that keeps the events of runs until the driver asks."""
     ray = _import_ray()
 
     class Mailbox:  # in here, it is sent by value: its process need not import torch
         def __init__(self) -> None:
-            self.told: list[dict[str, Any]] = []
+            self.sent: list[dict[str, Any]] = []
 
-        def put(self, told: dict[str, Any] | None) -> None:
-            if told is not None:
-                self.told.append(told)
+        def put(self, sent: dict[str, Any] | None) -> None:
+            if sent is not None:
+                self.sent.append(sent)
 
         def empty(self) -> list[dict[str, Any]]:
-            told, self.told = self.told, []
-            return told
+            sent, self.sent = self.sent, []
+            return sent
 
     at_head = {"node:__internal_head__": 1e-3}
     return ray.remote(Mailbox).options(num_cpus=0, resources=at_head, max_restarts=-1, max_task_retries=-1).remote()
@@ -327,9 +337,9 @@ def _mailbox() -> Any:
 
 @contextlib.contextmanager
 def _connected(address: str | None) -> Iterator[bool]:
-    """Ray for the length of a benchmark, as quiet as it can be; whether it runs on this machine alone.
+    """Connect to Ray for one benchmark; yield whether it runs on this machine alone.
 
-    A connection that the program has already is used, and left.
+    An existing connection is used and kept.
     """
     ray = _import_ray()
     if ray.is_initialized():
@@ -351,11 +361,11 @@ def _connected(address: str | None) -> Iterator[bool]:
     finally:
         ray.shutdown()
         if main:
-            signal.signal(signal.SIGTERM, former)  # Ray takes it and does not give it back
+            signal.signal(signal.SIGTERM, former)  # Ray replaces it and does not restore it
 
 
 def _knock(address: str) -> None:
-    """An error at once if nothing listens at host:port; Ray would try for minutes."""
+    """Raise an error at once if nothing listens at host:port; Ray would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
@@ -363,7 +373,7 @@ def _knock(address: str) -> None:
 
 def _import_ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^")  # a lost node would fill the terminal with its last words
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^")  # a lost node would fill the terminal with its log
     try:
         import ray
     except Exception as error:  # not there, or broken

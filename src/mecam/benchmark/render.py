@@ -12,6 +12,7 @@ from typing import Any
 
 from mecam.benchmark import departures, paper
 from mecam.benchmark.tables import AVERAGE, Cell, Difference, Key, Row, Spread, difference, rank_averages
+from mecam.columns import aligned
 
 CAPTIONS = {
     "stderr": "standard error over trials (ddof 0)",
@@ -20,6 +21,11 @@ CAPTIONS = {
 }
 BEST = "*: the best of our rows in its column, to one decimal."
 OTHER = "†"  # beside a row whose setting is not the one it is compared with
+TEX = str.maketrans(
+    {letter: f"\\{letter}" for letter in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"±": r"$\pm$", "–": "--", "†": r"$\dagger$"}
+)
 Differences = Mapping[Key, Mapping[str, list[str]]]  # by row and profile: see mecam.benchmark.departures
 
 
@@ -32,15 +38,15 @@ def render(
     compare: str | None = None,
     notes: Sequence[str] = (),
 ) -> str:
-    """The table in one of FORMS.
+    """Return the table in one of FORMS.
 
     Args:
         baseline: the label of a row, such as "adam": adds each row's paired difference to it.
         compare: "paper" sets the published cells below ours.
-        notes: said below the caption; JSON and CSV have no place for them.
+        notes: printed with the caption; JSON and CSV have no place for them.
     """
     if form not in FORMS:
-        raise ValueError(f"format {form!r} is not known; {', '.join(FORMS)} are")
+        raise ValueError(f"there is no format {form!r}; there are {', '.join(FORMS)}")
     if compare not in (None, "paper"):
         raise ValueError(f"compare={compare!r} is not supported; use 'paper'")
     against = _baselines(table, baseline)
@@ -65,30 +71,29 @@ class Grid:
     title: str
     header: list[str]
     body: list[list[str]]
-    best: set[tuple[int, int]]  # row and column of what is in bold
+    best: set[tuple[int, int]]  # row and column of the cells in bold
 
 
 def cell_words(cell: Cell) -> str:
-    """ "84.1 ± 0.3"; what is missing is said."""
+    """Return "84.1 ± 0.3", with the number of missing runs."""
     if cell.mean is None:
         return "–" if not cell.missing else f"– ({cell.missing} missing)"
     spread = "" if cell.spread is None else f" ± {cell.spread:.1f}"
     return f"{cell.mean:.1f}{spread}" + (f" ({cell.missing} missing)" if cell.missing else "")
 
 
-def difference_words(found: Difference | None) -> str:
-    if found is None:
-        return "–"
-    return f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}], n={found.pairs}"
+def difference_words(row: Row, baselines: Mapping[str, Row]) -> str:
+    gap = _difference(row, baselines)
+    return "–" if gap is None else f"{gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}], n={gap.pairs}"
 
 
 def _baselines(table: Sequence[Row], label: str | None) -> dict[str, Row]:
-    """By data set, the row to take differences to."""
-    found = {row.key.data: row for row in table if row.key.label == label}
-    if label is not None and not found:
+    """Return the row to take differences to, by data set."""
+    baselines = {row.key.data: row for row in table if row.key.label == label}
+    if label is not None and not baselines:
         labels = ", ".join(dict.fromkeys(row.key.label for row in table))
         raise ValueError(f"there is no row {label!r} to compare with; there are {labels}")
-    return found
+    return baselines
 
 
 def _grid(rows: Sequence[Row], baseline: str | None, against: Mapping[str, Row], differing: Differences | None) -> Grid:
@@ -104,7 +109,7 @@ def _grid(rows: Sequence[Row], baseline: str | None, against: Mapping[str, Row],
         cells = [cell_words(row.cells[target]) for target in targets]
         line = [_marked(row.key.label, [row], differing), *cells, rank, str(row.cells[AVERAGE].runs)]
         if baseline is not None:
-            line.append(difference_words(_difference(row, against)))
+            line.append(difference_words(row, against))
         body.append(line)
         if differing is not None:
             columns = [(row.key.data, target) for target in targets]
@@ -115,20 +120,20 @@ def _grid(rows: Sequence[Row], baseline: str | None, against: Mapping[str, Row],
 
 
 def _across(table: Sequence[Row], differing: Differences | None) -> Grid:
-    """The averages of all data sets side by side."""
+    """Return the averages of all data sets side by side."""
     sets = list(dict.fromkeys(row.key.data for row in table))
     groups: dict[str, dict[str, Row]] = {}
     for row in table:
         groups.setdefault(row.key.label, {})[row.key.data] = row
     body: list[list[str]] = []
     places, averages = [], []
-    for label, found in groups.items():
+    for label, by_data in groups.items():
         places.append(len(body))
-        cells = [found[data].cells[AVERAGE] if data in found else Cell(None, None, 0, 0) for data in sets]
+        cells = [by_data[data].cells[AVERAGE] if data in by_data else Cell(None, None, 0, 0) for data in sets]
         means = [cell.mean for cell in cells]
         total = statistics.fmean(mean for mean in means if mean is not None) if None not in means else None
         averages.append([*means, total])
-        rows = list(found.values())
+        rows = list(by_data.values())
         body.append([_marked(label, rows, differing), *map(cell_words, cells), cell_words(Cell(total, None, 0, 0))])
         if differing is not None:
             columns = [(data, AVERAGE) for data in (*sets, paper.ALL)]
@@ -142,14 +147,14 @@ def _across(table: Sequence[Row], differing: Differences | None) -> Grid:
 def _published(
     key: Key, columns: Sequence[tuple[str, str]], width: int, elsewhere: Mapping[str, object]
 ) -> list[list[str]]:
-    """List the published rows of this algorithm, one a table and source; a column is a data set and a target.
+    """Return the published rows of this algorithm, one per table and source; a column is a data set and a target.
 
     Those of the profiles in `elsewhere` are marked.
     """
     cells = [paper.beside(key, target, data) for data, target in columns]
     lines = []
-    for origin in dict.fromkeys(_origin(cell) for found in cells for cell in found):
-        matches = [next((cell for cell in found if _origin(cell) == origin), None) for found in cells]
+    for origin in dict.fromkeys(_origin(cell) for column in cells for cell in column):
+        matches = [next((cell for cell in column if _origin(cell) == origin), None) for column in cells]
         words = ["" if cell is None else cell_words(Cell(cell.mean, cell.spread, 0, 0)) for cell in matches]
         mark = f" {OTHER}" if any(cell is not None and cell.profile in elsewhere for cell in matches) else ""
         lines.append([f"  paper: {origin}{mark}", *words, *[""] * (width - len(words) - 1)])
@@ -161,7 +166,7 @@ def _origin(cell: paper.Published) -> str:
 
 
 def _best(means: Sequence[float | None]) -> list[int]:
-    """The places of the best, as far as a digit after the point can tell; none where there is nothing beside it."""
+    """Return the places of the best, to one decimal; none for a single row."""
     if len(means) < 2:
         return []
     rounded = [None if mean is None else round(mean, 1) for mean in means]
@@ -170,23 +175,22 @@ def _best(means: Sequence[float | None]) -> list[int]:
 
 
 def _marked(label: str, rows: Sequence[Row], differing: Differences | None) -> str:
-    """Mark the label of rows of ours that have the settings of no published row beside them."""
+    """Mark a label whose rows have the settings of no published row."""
     marked = differing is not None and any(departures.fewest(differing[row.key]) for row in rows)
     return f"{label} {OTHER}" if marked else label
 
 
 def _elsewhere(rows: Sequence[Row], differing: Differences) -> dict[str, list[str]]:
-    """Find the profiles that rows differ from although they have the settings of another published row."""
+    """Return the profiles that rows differ from although they have the settings of another published row."""
     alike = [differing[row.key] for row in rows if not departures.fewest(differing[row.key])]
-    return {profile: words for found in alike for profile, words in found.items() if words}
+    return {profile: words for by_profile in alike for profile, words in by_profile.items() if words}
 
 
 def _legend(table: Sequence[Row], differing: Differences) -> list[str]:
     ours = departures.legend((row, departures.fewest(differing[row.key])) for row in table)
-    others = ((row, words) for row in table for words in _elsewhere([row], differing).values())
-    theirs = departures.legend(others)
-    found = [f"{OTHER}: differs from the published setting: {ours}."] if ours else []
-    return [*found, f"{OTHER} on a published row: its settings differ from ours: {theirs}."] if theirs else found
+    theirs = departures.legend((row, words) for row in table for words in _elsewhere([row], differing).values())
+    lines = [f"{OTHER}: differs from the published setting: {ours}."] if ours else []
+    return [*lines, f"{OTHER} on a published row: its settings differ from ours: {theirs}."] if theirs else lines
 
 
 def _difference(row: Row, against: Mapping[str, Row]) -> Difference | None:
@@ -194,17 +198,15 @@ def _difference(row: Row, against: Mapping[str, Row]) -> Difference | None:
 
 
 def _records(table: Sequence[Row], against: Mapping[str, Row], differing: Differences | None) -> list[dict[str, Any]]:
-    """The cells as plain records; what a row has as a whole is with its average."""
-    ranks, found = rank_averages(table), []
+    """Return a record per cell; rank and difference of a row are with its average."""
+    ranks, records = rank_averages(table), []
     for row in table:
         for target, cell in row.cells.items():
             whole = target == AVERAGE
             record = {
                 "data": row.key.data,
                 "target": target,
-                "method": row.key.method,
-                "optimizer": row.key.optimizer,
-                "averaging": row.key.averaging,
+                **{name: getattr(row.key, name) for name in ("method", "optimizer", "averaging")},
                 "variant": _variant(row),
                 **vars(cell),
                 "rank": ranks.get(row.key) if whole else None,
@@ -216,26 +218,21 @@ def _records(table: Sequence[Row], against: Mapping[str, Row], differing: Differ
                 differs = differing[row.key]
                 record["differs"] = departures.fewest(differs)
                 record["published"] = [
-                    {
-                        "mean": other.mean,
-                        "spread": other.spread,
-                        "from": _origin(other),
-                        "differs": differs[other.profile],
-                    }
-                    for other in paper.beside(row.key, target)
+                    {"mean": p.mean, "spread": p.spread, "from": _origin(p), "differs": differs[p.profile]}
+                    for p in paper.beside(row.key, target)
                 ]
-            found.append(record)
-    return found
+            records.append(record)
+    return records
 
 
 def _variant(row: Row) -> str:
-    """The settings of a row, and first that its method is a variant of the one of that name."""
+    """Return the settings of a row, with a note if its method is a variant."""
     parts = [f"{row.key.method} variant"] if row.key.method_variant else []
     return ", ".join([*parts, *filter(None, [row.key.variant or row.chosen])])
 
 
 def _csv(records: Sequence[dict[str, Any]]) -> str:
-    """A line a cell; a published one has a line of its own below ours, and `from` says where it stands."""
+    """Return a line per cell; published cells follow ours, with their source in `from`."""
     lines = []
     for record in records:
         line = {name: value for name, value in record.items() if name not in ("difference", "differs", "published")}
@@ -256,21 +253,9 @@ def _csv(records: Sequence[dict[str, Any]]) -> str:
 
 
 def _terminal(grids: Sequence[Grid], caption: str) -> str:
-    """Plain columns, as wide as they need to be; the best in a column has a star."""
+    """Return plain columns, as wide as they need to be; the best in a column has a star."""
     blocks = [caption]
-    for grid in grids:
-        marked = [
-            [f"{cell}{'*' if (number, column) in grid.best else ''}" for column, cell in enumerate(line)]
-            for number, line in enumerate(grid.body)
-        ]
-        widths = [max(len(line[column]) for line in [grid.header, *marked]) for column in range(len(grid.header))]
-        lines = [
-            "  ".join(
-                cell.ljust(w) if n == 0 else cell.rjust(w) for n, (cell, w) in enumerate(zip(line, widths, strict=True))
-            )
-            for line in [grid.header, *marked]
-        ]
-        blocks.append("\n".join([grid.title, *(line.rstrip() for line in lines)]))
+    blocks += ["\n".join([grid.title, *aligned([grid.header, *_marked_body(grid, str, "{}*")])]) for grid in grids]
     if any(grid.best for grid in grids):
         blocks.append(BEST)
     return "\n\n".join(blocks)
@@ -279,44 +264,38 @@ def _terminal(grids: Sequence[Grid], caption: str) -> str:
 def _markdown(grids: Sequence[Grid], caption: str) -> str:
     blocks = [caption]
     for grid in grids:
-        lines = [[_cell(cell) for cell in grid.header], ["---", *["---:"] * (len(grid.header) - 1)]]
-        for number, line in enumerate(grid.body):
-            cells = map(_cell, line)
-            lines.append([f"**{c}**" if (number, column) in grid.best else c for column, c in enumerate(cells)])
+        lines = [[*map(_cell, grid.header)], ["---", *["---:"] * (len(grid.header) - 1)]]
+        lines += _marked_body(grid, _cell, "**{}**")
         blocks.append("\n".join([f"### {_cell(grid.title)}", "", *(f"| {' | '.join(line)} |" for line in lines)]))
     return "\n\n".join(blocks)
-
-
-def _cell(text: str) -> str:
-    """As it may stand in a Markdown table, where | ends a cell."""
-    return text.replace("|", "\\|")
 
 
 def _latex(grids: Sequence[Grid], caption: str) -> str:
     blocks = [f"% {caption}"]
     for grid in grids:
-        rows = []
-        for number, line in enumerate([grid.header, *grid.body], start=-1):
-            cells = [_tex(cell) for cell in line]
-            cells = [f"\\textbf{{{c}}}" if (number, column) in grid.best else c for column, c in enumerate(cells)]
-            rows.append(" & ".join(cells) + r" \\")
+        cells = [[*map(_tex, grid.header)], *_marked_body(grid, _tex, r"\textbf{{{}}}")]
+        head, *body = [" & ".join(line) + r" \\" for line in cells]
         layout = "l" + "c" * (len(grid.header) - 1)
-        head = [f"% {grid.title}", rf"\begin{{tabular}}{{{layout}}}", r"\toprule", rows[0], r"\midrule"]
-        blocks.append("\n".join([*head, *rows[1:], r"\bottomrule", r"\end{tabular}"]))
+        lines = [f"% {grid.title}", rf"\begin{{tabular}}{{{layout}}}", r"\toprule", head, r"\midrule", *body]
+        blocks.append("\n".join([*lines, r"\bottomrule", r"\end{tabular}"]))
     return "\n\n".join(blocks)
 
 
+def _marked_body(grid: Grid, escape: Callable[[str], str], mark: str) -> list[list[str]]:
+    """Return the body with its cells escaped, and the best of them marked."""
+    return [
+        [mark.format(cell) if (number, column) in grid.best else cell for column, cell in enumerate(map(escape, line))]
+        for number, line in enumerate(grid.body)
+    ]
+
+
+def _cell(text: str) -> str:
+    """Escape a cell of a Markdown table."""
+    return text.replace("|", "\\|")
+
+
 def _tex(text: str) -> str:
-    special = {
-        "\\": r"\textbackslash{}",
-        "±": r"$\pm$",
-        "–": "--",
-        "†": r"$\dagger$",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-    }
-    special |= {letter: f"\\{letter}" for letter in "&%$#_{}"}
-    return "".join(special.get(letter, letter) for letter in text)
+    return text.translate(TEX)
 
 
 _TEXTS: Mapping[str, Callable[[Sequence[Grid], str], str]] = {

@@ -1,23 +1,28 @@
-"""What finished runs found: read from their folders, damaged ones named and left out."""
+"""Read the results of runs from their folders or from a records file; damaged ones are reported and left out."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
-from mecam.recipe import Recipe, spelled
+from mecam.benchmark import records_file
+from mecam.benchmark.records_file import Evaluation, Record
+from mecam.recipe import Recipe, recipe_of, spelled
 from mecam.runs import RunError, RunFolder, runs_in
 from mecam.runs.sessions import circumstances, differing
 from mecam.runs.sessions import spelled as in_words
+from mecam.splits import percent, summarize
 
 DAMAGE = (ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged or foreign JSON file may end in
 AGAIN = "to run it again, remove that folder"
 NAMED = 3  # runs in a note
-ENTRIES = {entry.name for entry in fields(Recipe)}
+Accuracy = Literal["selected", "second-half"]
+ACCURACIES: tuple[Accuracy, ...] = get_args(Accuracy)
+SECOND_HALF = "Accuracy of a run: its mean over the evaluations in the second half of training."
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,8 @@ class Result:
     fingerprint: str | None = None  # of the images and labels; None: not finished
     circumstances: Mapping[str, str] = field(default_factory=dict)  # which may change the last bits, from run.json
     by_path: bool = False  # whether another folder of the same name holds other data
+    finished: int = 0  # when done.json was written, in nanoseconds; 0: not finished, or from a records file
+    selected_step: int | None = None  # None: not finished, or the weights are an average (SWAD)
 
     @cached_property
     def data(self) -> str:
@@ -47,56 +54,82 @@ class Result:
         return dict(_flat({name: value for name, value in vars(self.recipe).items() if name not in columns}))
 
 
-def read(out: Path | str) -> tuple[list[Result], list[str]]:
-    """Return the results in a folder, ordered by run id; and what is wrong with the runs that cannot be read."""
-    found, problems = read_runs(runs_in(Path(out)))
-    return [result for result in found if result.recipe.target is not None], problems
+def read(out: Path | str, *, accuracy: Accuracy = "selected") -> tuple[list[Result], list[str]]:
+    """Return the results in a folder or records file, ordered by run id; and what is wrong with the other runs.
+
+    Args:
+        accuracy: "selected" is that of the selected weights. "second-half" is the mean over the evaluations in the
+            second half of training, none of them chosen; runs whose weights are an average are left out.
+    """
+    out, half = Path(out), accuracy == "second-half"
+    every, problems = _read_records(out, half=half) if out.is_file() else read_runs(runs_in(out), half=half)
+    results = [result for result in every if result.recipe.target is not None]
+    if half:
+        averaged = [result for result in results if result.accuracy is not None and result.selected_step is None]
+        results = [result for result in results if result.accuracy is None or result.selected_step is not None]
+        if averaged:
+            names = ", ".join(sorted({result.recipe.averaging for result in averaged}))
+            problems.append(f"{len(averaged)} runs are left out: no evaluation is of their averaged weights ({names})")
+    return results, problems
 
 
-def read_runs(folders: Iterable[Path]) -> tuple[list[Result], list[str]]:
+def read_runs(folders: Iterable[Path], *, half: bool = False) -> tuple[list[Result], list[str]]:
     """Return the results of these runs, also of those without a target; and what is wrong with the others."""
+    return _readable((folder, partial(_read, folder, half)) for folder in folders)
+
+
+def _read_records(file: Path, *, half: bool) -> tuple[list[Result], list[str]]:
+    records = sorted(records_file.read_records(file).items())
+    return _readable((file / run_id, partial(_of_record, file / run_id, record, half)) for run_id, record in records)
+
+
+def _readable(runs: Iterable[tuple[Path, Callable[[], Result]]]) -> tuple[list[Result], list[str]]:
     results, problems = [], []
-    for folder in folders:
+    for path, read_one in runs:
         try:
-            results.append(_read(folder))
+            results.append(read_one())
         except (RunError, OSError, *DAMAGE) as error:
-            problems.append(f"{folder} is left out: {_why(error)}")
+            problems.append(f"{path} is left out: {_why(error)}")
     return _told_apart(results), problems
 
 
-def recipe_of(folder: Path) -> Recipe:
-    """The recipe in a run folder; an error for what is damaged, or of another version."""
-    return _recipe(RunFolder(folder).read_run())
-
-
-def _recipe(run: Mapping[str, Any]) -> Recipe:
-    values = run["recipe"]
-    unknown = set(values) - ENTRIES
-    if unknown:
-        raise ValueError(f"its recipe has entries of another version of mecam ({', '.join(sorted(unknown))})")
-    return Recipe(**values)
-
-
-def _read(folder: Path) -> Result:
+def _read(folder: Path, half: bool) -> Result:
     run = RunFolder(folder)
-    described = run.read_run()
-    recipe = _recipe(described)
+    recipe = recipe_of(folder)
     if not run.is_done():
         return Result(folder, recipe, None, None)
-    result = run.read_result()
-    held_out = [
-        float(metrics["accuracy"])
-        for split, metrics in result["splits"].items()
-        if split.endswith(" out") and split != f"{recipe.target} out"
-    ]
-    validation = 100 * sum(held_out) / len(held_out) if held_out else None
-    accuracy = None if recipe.target is None else 100 * float(result["target_accuracy"])
-    made = circumstances(described.get("environment"))
-    return Result(folder, recipe, accuracy, validation, str(result.get("data")), made)
+    evaluations = records_file.evaluations_of(run, recipe.target) if half else None
+    result = _result(folder, recipe, run.read_result(), run.read_run().get("environment"), evaluations)
+    return replace(result, finished=run.done_file.stat().st_mtime_ns)
+
+
+def _of_record(path: Path, record: Record, half: bool) -> Result:
+    evaluations = record.evaluations if half else None
+    return _result(path, Recipe.from_dict(record.recipe), record.result, record.environment, evaluations)
+
+
+def _result(
+    path: Path,
+    recipe: Recipe,
+    result: Mapping[str, Any],
+    environment: Any,
+    evaluations: Sequence[Evaluation] | None,
+) -> Result:
+    """Return the result of a finished run; its accuracy is that of the evaluations, if they are given."""
+    accuracy: Any = result["target_accuracy"] if evaluations is None else records_file.second_half(evaluations)
+    return Result(
+        path,
+        recipe,
+        None if recipe.target is None else 100 * float(accuracy),
+        percent(summarize(result["splits"], recipe.target).validation),
+        str(result.get("data")),
+        circumstances(environment),
+        selected_step=result.get("selected_step"),
+    )
 
 
 def _told_apart(results: list[Result]) -> list[Result]:
-    """Folders of one name and different data, such as lab/images and field/images, go by their paths.
+    """Name folders of one name and different data, such as lab/images and field/images, by their paths.
 
     One folder may have several paths, from other places or other machines: its fingerprint is the same.
     """
@@ -111,19 +144,18 @@ def _told_apart(results: list[Result]) -> list[Result]:
 
 
 def changed_data(results: Sequence[Result]) -> list[str]:
-    """What to say of each data set whose runs are not all of the same images and labels."""
+    """Return a note for each data set whose images or labels differ between runs."""
     finished: dict[str, list[Result]] = {}
     for result in results:
         if result.fingerprint is not None:
             finished.setdefault(result.data, []).append(result)
-    mixed = (runs for runs in finished.values() if len({run.fingerprint for run in runs}) > 1)
-    return [_changed(runs) for runs in mixed]
+    return [_changed(runs) for runs in finished.values() if len({run.fingerprint for run in runs}) > 1]
 
 
 def mixed_circumstances(results: Sequence[Result]) -> list[str]:
-    """One line if finished runs were begun under circumstances that may change the last bits; none otherwise."""
-    found = differing([result.circumstances for result in results if result.accuracy is not None])
-    groups = Counter(in_words(one) for one in found if one).most_common()
+    """Return one line if circumstances that may change the last bits differ between finished runs; else none."""
+    differences = differing([result.circumstances for result in results if result.accuracy is not None])
+    groups = Counter(in_words(one) for one in differences if one).most_common()
     if len(groups) < 2:
         return []
     named = ", ".join(f"{count} with {words}" for words, count in groups[:NAMED])
@@ -132,23 +164,18 @@ def mixed_circumstances(results: Sequence[Result]) -> list[str]:
 
 
 def _changed(runs: Sequence[Result]) -> str:
-    latest = max(runs, key=_finished)
+    latest = max(runs, key=lambda run: (run.finished, run.path.name))
     others = [run.path.name for run in runs if run.fingerprint != latest.fingerprint]
     named = ", ".join(others[:NAMED]) + (", ..." if len(others) > NAMED else "")
     return (
-        f"{latest.recipe.data} changed between runs: {len(others)} of {len(runs)} are of other data than the latest "
-        f"({named}). Remove the folders of these and give the mecam bench command again, or use a new --out."
+        f"{latest.recipe.data} changed between runs: {len(others)} of {len(runs)} used other data than the latest "
+        f"({named}). Remove their folders and repeat the mecam bench command, or use a new --out."
     )
-
-
-def _finished(result: Result) -> tuple[int, str]:
-    """When a run ended, as far as its files tell."""
-    return RunFolder(result.path).done_file.stat().st_mtime_ns, result.path.name
 
 
 def _why(error: Exception) -> str:
     if isinstance(error, (KeyError, TypeError, AttributeError)):
-        return f"a file of it lacks what was expected there ({type(error).__name__}: {error}); {AGAIN}"
+        return f"one of its files lacks an expected entry ({type(error).__name__}: {error}); {AGAIN}"
     return f"{error}; {AGAIN}" if isinstance(error, RunError) else str(error)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,9 +10,9 @@ import numpy as np
 
 from mecam import methods, profiles
 from mecam.data.splits import seed_hash
-from mecam.optim.hyperparameters import Choice, Hyperparameter, LogUniform, Search, Uniform
+from mecam.hyperparameters import Choice, Hyperparameter, LogUniform, Search, Uniform
 from mecam.optim.registry import find as find_optimizer
-from mecam.recipe import PROTOCOL, Recipe, is_variant, make
+from mecam.recipe import PROTOCOL, Recipe, is_variant
 
 LR, RHO, WEIGHT = (1e-6, 1e-5, 3e-5), (0.01, 0.05, 0.1, 0.2), (0.05, 0.1, 0.15, 0.2)
 GLOBAL: Mapping[str, Search] = {  # DomainBed's, for images of 224 pixels
@@ -47,30 +48,25 @@ METHOD_STREAMS: Mapping[str, Mapping[str, str]] = {
 
 
 def paper_grid(*, ordered: bool = False) -> list[dict[str, Any]]:
-    """MeCAM's 192 points: lr x rho x alpha x beta; the 120 with beta <= alpha if `ordered`."""
+    """Return MeCAM's 192 points, lr x rho x alpha x beta; the 120 with beta <= alpha if `ordered`."""
     return [
         {"lr": lr, "optimizer_settings": {"rho": rho, "alpha": alpha, "beta": beta}}
-        for lr in LR
-        for rho in RHO
-        for alpha in WEIGHT
-        for beta in WEIGHT
+        for lr, rho, alpha, beta in itertools.product(LR, RHO, WEIGHT, WEIGHT)
         if beta <= alpha or not ordered
     ]
 
 
 def with_grid(recipes: Sequence[Recipe], points: Sequence[Mapping[str, Any]]) -> list[Recipe]:
-    """Every recipe at every point of the grid."""
-    found = []
-    for recipe in recipes:
-        for point in points:
-            values = recipe.to_dict()
-            settings = {**values["optimizer_settings"], **point.get("optimizer_settings", {})}
-            found.append(_remade({**values, **point, "optimizer_settings": settings}))
-    return found
+    """Return every recipe at every point of the grid."""
+    combinations = []
+    for recipe, point in itertools.product(recipes, points):
+        settings = {**recipe.optimizer_settings, **point.get("optimizer_settings", {})}
+        combinations.append(Recipe.from_dict({**recipe.to_dict(), **point, "optimizer_settings": settings}))
+    return combinations
 
 
 def with_draws(recipes: Sequence[Recipe], draws: int) -> list[Recipe]:
-    """Every recipe with `draws` sets of hyperparameters; the first is its own, the others are random.
+    """Return every recipe with `draws` sets of hyperparameters; the first is its own, the others are random.
 
     Each hyperparameter has a stream of its own, RandomState(seed_hash(seed_hash(draw, trial), name)), so that a draw
     does not depend on what else is searched. The name is DomainBed's where it has one.
@@ -87,43 +83,44 @@ def _drawn(recipe: Recipe, draw: int) -> Recipe:
     own = {name: declared for name, declared in optimizer.hyperparameters.items() if name not in GLOBAL}
     of_optimizer = _settings(own, {}, recipe, draw)
     for name in RATES.keys() & of_method.keys():
-        of_method[name] *= _usual_lr(recipe, RATES[name]) / PROTOCOL["lr"]
+        of_method[name] *= _default_lr(recipe, RATES[name]) / PROTOCOL["lr"]
     if recipe.method == "fish" and not is_variant(recipe):  # DomainBed's lr is the inner Adam's, ours the outer step's
-        of_method["inner_lr"] = values["lr"] * _usual_lr(recipe, "adam") / _usual_lr(recipe)
+        of_method["inner_lr"] = values["lr"] * _default_lr(recipe, "adam") / _default_lr(recipe)
         values["lr"], of_optimizer = of_method.pop("meta_lr"), {}
     values["method_settings"] = {**values["method_settings"], **of_method}
     values["optimizer_settings"] = {**values["optimizer_settings"], **of_optimizer}
-    return _remade(values)
+    return Recipe.from_dict(values)
 
 
 def _of_recipe(recipe: Recipe, draw: int) -> dict[str, Any]:
-    """Draws of learning rate, weight decay, batch and dropout."""
+    """Draw learning rate, weight decay, batch and dropout."""
     streams = {**STREAMS, **(ADVERSARIAL_STREAMS if recipe.method in ("dann", "cdann") else {})}
     searches = {**GLOBAL, "batch": DOMAINNET_BATCH} if profiles.data_set(recipe.data) == profiles.LONG else GLOBAL
-    found: dict[str, Any] = {
+    values: dict[str, Any] = {
         name: _sample(search, recipe, draw, streams.get(name, name)) for name, search in searches.items()
     }
-    found["lr"] *= _usual_lr(recipe) / PROTOCOL["lr"]
-    found["batch"] = recipe.batch if recipe.method == "arm" else int(found["batch"])  # ARM's batch is its support
-    return found
+    values["lr"] *= _default_lr(recipe) / PROTOCOL["lr"]
+    values["batch"] = recipe.batch if recipe.method == "arm" else int(values["batch"])  # ARM's batch is its support
+    return values
 
 
 def _settings(
     declared: Mapping[str, Hyperparameter], streams: Mapping[str, str], recipe: Recipe, draw: int
 ) -> dict[str, Any]:
-    """Draws of a method's or an optimizer's own hyperparameters."""
-    found: dict[str, Any] = {}
+    """Draw a method's or an optimizer's own hyperparameters."""
+    values: dict[str, Any] = {}
     for name, hyperparameter in declared.items():
         if hyperparameter.search is not None:
             value = _sample(hyperparameter.search, recipe, draw, streams.get(name, name))
-            found[name] = int(value) if hyperparameter.integer else value
-    return found
+            values[name] = int(value) if hyperparameter.integer else value
+    return values
 
 
-def _usual_lr(recipe: Recipe, optimizer: str | None = None) -> float:
-    """The default learning rate on this data of this optimizer, or of the recipe's."""
-    chosen = {"optimizer": recipe.optimizer, "base": recipe.base} if optimizer is None else {"optimizer": optimizer}
-    return make({"data": recipe.data, **chosen}).lr
+def _default_lr(recipe: Recipe, optimizer: str | None = None) -> float:
+    """Return the default learning rate on this data, for this optimizer or the recipe's."""
+    if optimizer is None:
+        return Recipe(data=recipe.data, optimizer=recipe.optimizer, base=recipe.base).lr
+    return Recipe(data=recipe.data, optimizer=optimizer).lr
 
 
 def _sample(search: Search, recipe: Recipe, draw: int, name: str) -> float:
@@ -135,7 +132,3 @@ def _sample(search: Search, recipe: Recipe, draw: int, name: str) -> float:
             return float(random.uniform(low, high))
         case LogUniform(low, high, base):
             return float(base ** random.uniform(low, high))
-
-
-def _remade(values: Mapping[str, Any]) -> Recipe:
-    return make({name: value for name, value in values.items() if value is not None})

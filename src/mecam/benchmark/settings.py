@@ -5,19 +5,35 @@ A setting that none of the parts has is refused. The registries are imported whe
 
 from __future__ import annotations
 
+import importlib
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mecam.near import hint
 from mecam.recipe import OPTIMIZERS, Recipe, RecipeError
+from mecam.registry import Registry
 
 Entries = Mapping[str, Any]
 PARTS = {f"{part}_settings": part for part in ("method", "optimizer", "averaging", "virtual")}
+REGISTRIES = {
+    "method": ("mecam.methods", "METHODS"),
+    "optimizer": ("mecam.optim", "OPTIMIZERS"),
+    "averaging": ("mecam.averaging", "AVERAGINGS"),
+    "virtual": ("mecam.virtual", "DOMAINS"),
+    "backbone": ("mecam.models", "BACKBONES"),
+}
+
+
+def registry(part: str) -> Registry[Any]:
+    """Return the registry of a recipe's part, imported on demand."""
+    module, name = REGISTRIES[part]
+    named: Registry[Any] = getattr(importlib.import_module(module), name)
+    return named
 
 
 def merge(blocks: Sequence[Entries], given: Entries) -> list[dict[str, Any]]:
-    """The blocks with `given` in place of their own entries; a given setting goes to the blocks that have it."""
+    """Return the blocks with `given` in place of their entries; a given setting goes to the blocks that have it."""
     merged = [{**block, **given} for block in blocks]
     for table in PARTS:
         if table not in given:
@@ -31,22 +47,21 @@ def merge(blocks: Sequence[Entries], given: Entries) -> list[dict[str, Any]]:
 
 
 def fit(run: Entries) -> dict[str, Any]:
-    """The entries of one run without the settings that its parts lack."""
+    """Return the entries of one run without the settings that its parts lack."""
     return {**run, **{table: _fitting(table, run[table], run) for table in PARTS if table in run}}
 
 
 def check(table: str, settings: Iterable[str], blocks: Sequence[Entries]) -> None:
     """Refuse a setting that no part in the blocks has, with near matches."""
-    if not _named(blocks, PARTS[table]):
+    if not (owners := _named(blocks, PARTS[table])):
         return
     for setting in settings:
-        known = {name: None for block in blocks for name in _known(table, block)}
+        known = dict.fromkeys(name for block in blocks for name in _known(table, block))
         if setting in known:
             continue
         if table == "virtual_settings" and not any(map(_has_virtual_domain, blocks)):
             optimizers = ", ".join(_named(blocks, "optimizer"))
             raise RecipeError(f"virtual_settings.{setting} needs an optimizer with a virtual domain, got {optimizers}")
-        owners = _named(blocks, PARTS[table])
         who = f"{' and '.join(owners)} {'has' if len(owners) == 1 else 'have'}"
         near = hint(setting, known, otherwise="known are") if known else "there are none"
         raise RecipeError(f"{who} no setting {setting!r}; {near}")
@@ -63,22 +78,16 @@ def _fitting(table: str, settings: Entries, entries: Entries) -> dict[str, Any]:
 
 
 def _known(table: str, entries: Entries) -> list[str]:
-    """The settings of the parts that these entries name; a list names several."""
-    from mecam.averaging.registry import defaults
-    from mecam.methods.registry import find
-    from mecam.training.build import known_virtual_settings
-
-    found: Iterable[Iterable[str]]
+    """Return the settings of the parts that these entries name; a list names several."""
     if table == "optimizer_settings":
         return _of_optimizers(entries)
-    if table == "method_settings":
-        found = (find(name).hyperparameters for name in _listed(entries, "method"))
-    elif table == "averaging_settings":
-        found = map(defaults, _listed(entries, "averaging"))
-    else:
+    if table == "virtual_settings":
+        from mecam.training.build import known_virtual_settings
+
         names = _listed(entries, "virtual") if _has_virtual_domain(entries) else []
-        found = map(known_virtual_settings, names)
-    return list(itertools.chain.from_iterable(found))
+        return list(itertools.chain.from_iterable(map(known_virtual_settings, names)))
+    part = PARTS[table]
+    return [setting for name in _listed(entries, part) for setting in registry(part).defaults(name)]
 
 
 def _of_optimizers(entries: Entries) -> list[str]:
@@ -89,7 +98,7 @@ def _of_optimizers(entries: Entries) -> list[str]:
 
 
 def _has_virtual_domain(entries: Entries) -> bool:
-    """Whether one of the optimizers takes a pass on a virtual domain."""
+    """Return whether one of the optimizers takes a pass on a virtual domain."""
     return "virtual_domain" in _of_optimizers(entries)
 
 
@@ -98,7 +107,7 @@ def _named(blocks: Sequence[Entries], part: str) -> list[str]:
 
 
 def _listed(entries: Entries, part: str) -> list[str]:
-    """The names of a part; what is not a string is left for the recipe to refuse."""
+    """Return the names of a part; what is not a string is left for the recipe to refuse."""
     if part == "optimizer" and part not in entries:
         return list(dict.fromkeys(OPTIMIZERS.get(method, Recipe.optimizer) for method in _listed(entries, "method")))
     value = entries.get(part, getattr(Recipe, part))

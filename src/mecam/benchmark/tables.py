@@ -1,4 +1,4 @@
-"""From results to tables: a row a combination, a cell a target, statistics over trials.
+"""Make tables from results: a row per combination, a cell per target, statistics over trials.
 
 A cell is the mean over trials (seeds). The average of a data set is the mean over targets inside each trial, then the
 mean over trials; a trial that lacks a target counts in the cells it has and not in the average.
@@ -22,7 +22,7 @@ Select = Literal["none", "shared", "target"]
 
 
 def half_interval(values: Sequence[float]) -> float:
-    """Half the width of the 95 % confidence interval of the mean, Student's t."""
+    """Return half the width of the 95 % confidence interval of the mean (Student's t)."""
     from scipy.stats import t
 
     return float(t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
@@ -30,7 +30,7 @@ def half_interval(values: Sequence[float]) -> float:
 
 SPREADS: Mapping[Spread, Callable[[Sequence[float]], float]] = {
     "stderr": lambda values: statistics.pstdev(values) / math.sqrt(len(values)),
-    "std": lambda values: statistics.pstdev(values),
+    "std": statistics.pstdev,
     "interval": half_interval,
 }
 
@@ -58,7 +58,7 @@ class Key:
 
     @property
     def label(self) -> str:
-        """The row in words; ERM and no averaging are left out."""
+        """The row's name; ERM and no averaging are left out."""
         method = f"{self.method} variant" if self.method_variant else self.method
         parts = [] if method == "erm" else [method]
         parts += [self.optimizer] if self.averaging == "none" else [self.optimizer, self.averaging]
@@ -87,14 +87,14 @@ class Difference:
 
 
 def rows(results: Sequence[Result], *, spread: Spread = "stderr", select: Select = "none") -> list[Row]:
-    """The rows of these results, data set by data set.
+    """Return the rows of these results, data set by data set.
 
     Args:
         spread: standard error or standard deviation over trials, both of the population (ddof 0), or the 95 %
             confidence interval of the mean.
         select: what to do with runs that differ in hyperparameters alone. "none": a row each; "shared": the setting
             with the best source validation over all targets and trials (a grid); "target": the best for each target
-            and trial (DomainBed's search). The target's accuracy is never looked at.
+            and trial (DomainBed's search). The target's accuracy is never used.
     """
     groups: dict[Key, list[Result]] = {}
     labels = _variant_labels(results)
@@ -110,17 +110,19 @@ def rows(results: Sequence[Result], *, spread: Spread = "stderr", select: Select
         groups = _selected(groups, select)
     targets = {data: sorted({r.target for r in results if r.data == data}) for data in {r.data for r in results}}
     seeds = {data: sorted({r.recipe.seed for r in results if r.data == data}) for data in targets}
-    found = [
+    table = [
         _row(key, groups[key], targets[key.data], seeds[key.data], SPREADS[spread])
         for key in sorted(groups, key=_order)
     ]
-    return [replace(row, chosen=labels[row.results[0].path]) for row in found] if select == "shared" else found
+    return [replace(row, chosen=labels[row.results[0].path]) for row in table] if select == "shared" else table
 
 
 def difference(row: Row, baseline: Row) -> Difference | None:
-    """Paired over targets and seeds, Student's t; None without two pairs. The pairs of one seed are not independent."""
-    shared = sorted(row.values.keys() & baseline.values.keys())
-    gaps = [row.values[place] - baseline.values[place] for place in shared]
+    """Return the difference paired over targets and seeds (Student's t); None without two pairs.
+
+    The pairs of one seed are not independent.
+    """
+    gaps = [row.values[place] - baseline.values[place] for place in sorted(row.values.keys() & baseline.values.keys())]
     if len(gaps) < 2:
         return None
     mean, half = statistics.fmean(gaps), half_interval(gaps)
@@ -128,8 +130,8 @@ def difference(row: Row, baseline: Row) -> Difference | None:
 
 
 def rank_averages(table: Sequence[Row]) -> dict[Key, float]:
-    """The mean rank over targets of each row that has all of its data set's, among such rows; 1 is best, ties share."""
-    found: dict[Key, float] = {}
+    """Return the mean rank over targets of each row that has all targets of its data set; 1 is best, ties share."""
+    ranks: dict[Key, float] = {}
     for data in {row.key.data for row in table}:
         whole: dict[Key, list[float]] = {}
         for row in (row for row in table if row.key.data == data):
@@ -138,12 +140,12 @@ def rank_averages(table: Sequence[Row]) -> dict[Key, float]:
                 whole[row.key] = means
         columns = [sorted(column) for column in zip(*whole.values(), strict=True)]
         for key, means in whole.items():
-            found[key] = statistics.fmean(_rank(mean, column) for mean, column in zip(means, columns, strict=True))
-    return found
+            ranks[key] = statistics.fmean(_rank(mean, column) for mean, column in zip(means, columns, strict=True))
+    return ranks
 
 
 def _rank(mean: float, column: Sequence[float]) -> float:
-    """In an ascending column of which it is one; 1 is the largest, equal ones share."""
+    """Return the rank of a mean in its ascending column; 1 is the largest, equal ones share."""
     below, up_to = bisect_left(column, mean), bisect_right(column, mean)
     return len(column) - up_to + (1 + up_to - below) / 2
 
@@ -158,8 +160,8 @@ def _row(
     values = {(r.target, r.recipe.seed): r.accuracy for r in results if r.accuracy is not None}
     cells = {}
     for target in targets:
-        found = [values[target, seed] for seed in seeds if (target, seed) in values]
-        cells[target] = _cell(found, len(found), len(seeds) - len(found), spread)
+        trials = [values[target, seed] for seed in seeds if (target, seed) in values]
+        cells[target] = _cell(trials, len(trials), len(seeds) - len(trials), spread)
     whole = [seed for seed in seeds if all((target, seed) in values for target in targets)]
     averages = [statistics.fmean(values[target, seed] for target in targets) for seed in whole]
     cells[AVERAGE] = _cell(averages, len(values), len(targets) * len(seeds) - len(values), spread)
@@ -173,7 +175,7 @@ def _cell(values: Sequence[float], runs: int, missing: int, spread: Callable[[Se
 
 
 def _variant_labels(results: Sequence[Result]) -> dict[Any, str]:
-    """For each result the settings in which the runs of its row differ: "rho=0.1"; "" where they do not."""
+    """Return for each result the settings in which the runs of its row differ: "rho=0.1"; "" where they do not."""
     groups: dict[tuple[str, ...], list[tuple[Result, dict[str, Any]]]] = {}
     for result in results:
         recipe = result.recipe
@@ -191,7 +193,7 @@ def _variant_labels(results: Sequence[Result]) -> dict[Any, str]:
 
 
 def _order(key: Key) -> tuple[object, ...]:
-    """Rows by name, and by the values of their settings: steps=25 before steps=100."""
+    """Order rows by name, and by the values of their settings: steps=25 before steps=100."""
     pieces = (piece.rpartition("=") for piece in key.variant.split(", "))
     values = [(name, _number(value), value) for name, _, value in pieces]
     return key.data, key.method, key.optimizer, key.averaging, values
@@ -205,7 +207,7 @@ def _number(text: str) -> float:
 
 
 def _selected(groups: Mapping[Key, Sequence[Result]], select: Select) -> dict[Key, list[Result]]:
-    """One group of results for each row without its variants."""
+    """Return one group of results for each row without its variants."""
     chosen: dict[Key, list[Result]] = {}
     merged: dict[Key, dict[str, Sequence[Result]]] = {}
     for key, results in groups.items():
@@ -224,6 +226,6 @@ def _selected(groups: Mapping[Key, Sequence[Result]], select: Select) -> dict[Ke
 
 
 def completeness_and_validation(results: Iterable[Result]) -> tuple[int, float]:
-    """What a grid point is chosen by: it has all its runs, and the best validation."""
-    found = [result.validation for result in results if result.validation is not None]
-    return len(found), statistics.fmean(found) if found else -1.0
+    """Return what a grid point is chosen by: the number of its runs, then their validation."""
+    values = [result.validation for result in results if result.validation is not None]
+    return len(values), statistics.fmean(values) if values else -1.0

@@ -1,114 +1,109 @@
-"""One run of a benchmark in a process of its own: its log, its time, its events."""
+"""Run one recipe of a benchmark: write its log and its time, report its events."""
 
 from __future__ import annotations
 
-import json
+import gc
 import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from mecam.benchmark.jobs import Event
+from mecam.benchmark.jobs import AfterRun
+from mecam.benchmark.timing import add_timing
 from mecam.data.domains import DomainSet
 from mecam.data.open import open_data
-from mecam.data.pack import OnError
+from mecam.progress import Event, Progress
 from mecam.recipe import Recipe
-from mecam.runs import ClaimedError, RunError, claim, write_atomic
-from mecam.training import Interrupted, Progress, train
-from mecam.training.watch import mean_accuracy, summary
+from mecam.runs import ClaimedError, RunError, claim
+from mecam.training import Interrupted, train
+from mecam.training.watch import accuracies
 
-LOG, TIMING = "log.txt", "timing.json"
-TELL_EVERY = 0.5  # seconds between two events of progress
+LOG = "log.txt"
+REPORT_EVERY = 0.5  # seconds between two events of progress
 
 
 def work(
     recipe: Recipe,
     out: Path,
     device: str,
-    tell: Callable[[Event], None],
+    progress: Progress,
     worker: str = "",
     *,
     data: DomainSet | None = None,
-    on_error: OnError = "refuse",
+    after: AfterRun | None = None,
 ) -> None:
-    """Run the recipe, or go on with it; everything it prints goes to its log, everything else to `tell`.
+    """Run or resume the recipe; its output goes to its log, its events to `progress`.
 
-    Data that is not given is opened here; `on_error` says what images that cannot be read do then.
+    Data that is not given is opened here. `after` is called with the finished run, its data and the device, while the
+    run is claimed.
     """
     run_id = recipe.run_id
     try:
-        with claim(out / run_id):  # a look: `train` claims it for its time
+        with claim(out / run_id):  # only a check: `train` claims the run itself
             pass
     except ClaimedError:
-        tell(Event(run_id, "elsewhere", worker=worker))
+        progress(Event(run_id, kind="elsewhere", worker=worker))
         return
     except (RunError, OSError) as error:  # no place for the run, nor for its log
-        tell(Event(run_id, "failed", message=f"{type(error).__name__}: {error}", worker=worker))
+        progress(Event(run_id, kind="failed", text=f"{type(error).__name__}: {error}", worker=worker))
         return
-    teller = _Teller(recipe, tell, worker)
-    start = time.monotonic()
-    tell(Event(run_id, "started", steps=recipe.steps, worker=worker))
+    reporter = _Reporter(recipe, progress, worker)
+    progress(Event(run_id, 0, recipe.steps, kind="started", worker=worker))
     with _logged(out / run_id / LOG):
         try:
             if data is None:
-                data = open_data(recipe.data, on_error=on_error)
-            folder = train(recipe, out, device=device, watch=teller, data=data, warn=teller.warn)
-            found = mean_accuracy(folder.read_result(), recipe)  # of the weights selected, as in the tables
-            end = Event(run_id, "done", recipe.steps, recipe.steps, *found, worker=worker)
+                data = open_data(recipe.data, on_error=recipe.on_error)
+            start = time.monotonic()
+            try:
+                folder = train(recipe, out, device=device, progress=reporter, data=data, warn=reporter.warn)
+            finally:
+                if reporter.steps:
+                    add_timing(out / run_id, time.monotonic() - start, reporter.steps)
+            if after is not None:
+                gc.collect()  # captured steps are in reference cycles and hold memory of the device
+                with claim(folder.path):
+                    after(folder.path, data, device)
+            text = accuracies(folder.read_result(), recipe)  # of the selected weights, as in the tables
+            end = Event(run_id, recipe.steps, recipe.steps, text=text, kind="done", worker=worker)
         except ClaimedError:
-            end = Event(run_id, "elsewhere", worker=worker)
+            end = Event(run_id, kind="elsewhere", worker=worker)
         except Interrupted as stop:
-            end = Event(run_id, "stopped", message=str(stop), worker=worker)
+            end = Event(run_id, kind="stopped", text=str(stop), worker=worker)
         except Exception as error:
             traceback.print_exc()
-            end = Event(run_id, "failed", message=f"{type(error).__name__}: {error}", worker=worker)
-    if teller.steps:
-        timing = {"seconds": time.monotonic() - start, "steps": teller.steps}
-        with suppress(RunError, OSError):  # the run is worth more than its time
-            write_atomic(out / run_id / TIMING, json.dumps(timing).encode())
-    tell(end)
+            end = Event(run_id, kind="failed", text=f"{type(error).__name__}: {error}", worker=worker)
+    progress(end)
 
 
-class _Teller:
-    """Turns the loop's progress into events, a few a second, and lines in the log."""
+class _Reporter:
+    """Turn the loop's events into those of a benchmark, a few per second, and into lines of the log."""
 
-    def __init__(self, recipe: Recipe, tell: Callable[[Event], None], worker: str) -> None:
-        self.recipe, self.tell, self.worker = recipe, tell, worker
-        self.steps = 0
-        self.accuracy: float | None = None
-        self.target: float | None = None
-        self._told = 0.0
+    def __init__(self, recipe: Recipe, progress: Progress, worker: str) -> None:
+        self.recipe, self.progress, self.worker = recipe, progress, worker
+        self.steps, self._text, self._last = 0, "", 0.0
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, event: Event) -> None:
         self.steps += 1
-        if progress.record is not None:
-            self.accuracy, self.target = mean_accuracy(progress.record, self.recipe)
-            print(summary(progress.record, self.recipe), flush=True)
         now = time.monotonic()
-        if progress.record is not None or now - self._told > TELL_EVERY:
-            self._told = now
-            event = Event(
-                self.recipe.run_id,
-                "progress",
-                progress.step,
-                progress.steps,
-                self.accuracy,
-                self.target,
-                worker=self.worker,
-            )
-            self.tell(event)
+        if event.record is not None:
+            self._text = accuracies(event.record, self.recipe)
+            print(f"step {event.done}: {self._text}", flush=True)
+        if event.record is not None or now - self._last > REPORT_EVERY:
+            self._last = now
+            self.progress(replace(event, task=self.recipe.run_id, text=self._text, worker=self.worker))
 
     def warn(self, warning: Warning) -> None:
         print(f"mecam: {warning}", flush=True)
-        self.tell(Event(self.recipe.run_id, "warning", message=str(warning), worker=self.worker))
+        self.progress(Event(self.recipe.run_id, kind="warning", text=str(warning), worker=self.worker))
 
 
 @contextmanager
 def _logged(file: Path) -> Iterator[None]:
-    """What this process and the libraries in it print goes to the file, below Python too."""
+    """Append to the file what this process prints, also from libraries below Python."""
     file.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -127,7 +122,7 @@ def _logged(file: Path) -> Iterator[None]:
 
 
 def log_tail(out: Path, run_id: str, lines: int = 12) -> str:
-    """The last lines of a run's log."""
+    """Return the last lines of a run's log."""
     try:
         return "\n".join((out / run_id / LOG).read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
     except OSError:

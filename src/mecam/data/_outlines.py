@@ -1,6 +1,6 @@
-"""Seven shapes as signed distances: negative inside, zero on the outline, about one unit in radius, y downwards.
+"""Seven shapes as signed distances: negative inside, zero on the outline, a radius of about 1, y downwards.
 
-Only + - * / sqrt, min and max, which IEEE 754 fixes to the bit: a sine differs from one C library to the next.
+Only + - * / sqrt, min and max are used: IEEE 754 fixes their bits, while a sine differs between C libraries.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ def _circle(x: Field, y: Field) -> Field:
 
 
 def _moon(x: Field, y: Field) -> Field:
-    """A disc less another beside it."""
+    """Subtract a disc from another."""
     return np.maximum(_disc(x, y, 0.95, at=(0.1, 0.0)), -_disc(x, y, 0.78, at=(0.55, 0.0)))
 
 
 def _heart(x: Field, y: Field) -> Field:
-    """Two discs on the upper sides of a square that stands on its corner."""
+    """Join two discs with the upper sides of a wedge."""
     discs = np.minimum(_disc(x, y, 0.47, at=(-0.43, -0.32)), _disc(x, y, 0.47, at=(0.43, -0.32)))
     return np.minimum(discs, _WEDGE(x, y))
 
 
 def _polygon(*corners: tuple[float, float]) -> Outline:
-    """Distance to the nearest edge; inside where a ray to the right crosses an odd number of edges."""
+    """Return the distance to the nearest edge, negative where a ray to the right crosses an odd number of edges."""
     edges = list(zip(corners, corners[1:] + corners[:1], strict=True))
 
     def outline(x: Field, y: Field) -> Field:

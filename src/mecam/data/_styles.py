@@ -1,4 +1,4 @@
-"""Four ways to draw an outline on 32 x 32 pixels: as a photo, a painting, a cartoon, a pencil sketch."""
+"""Four styles for an outline on 32 x 32 pixels: photo, painting, cartoon, pencil sketch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GRID_Y, GRID_X = np.meshgrid(np.arange(SIZE) + 0.5, np.arange(SIZE) + 0.5, index
 
 Style = Callable[["Draws", Outline], Field]  # to (n, SIZE, SIZE, 3) in [0, 1]
 
-PALETTES = np.array(  # six painters' colours, RGB: two dark ones, two light ones
+PALETTES = np.array(  # six RGB palettes of two dark and two light colours
     [
         [[[0.07, 0.18, 0.42], [0.10, 0.36, 0.50]], [[0.95, 0.77, 0.18], [0.86, 0.88, 0.70]]],
         [[[0.70, 0.12, 0.10], [0.40, 0.08, 0.22]], [[0.96, 0.66, 0.24], [0.95, 0.86, 0.66]]],
@@ -27,9 +27,9 @@ PALETTES = np.array(  # six painters' colours, RGB: two dark ones, two light one
 
 
 class Draws:
-    """Uniform numbers for n images, one row an image, so that an image does not depend on how many are drawn.
+    """Uniform numbers for n images, one row per image: an image does not depend on n.
 
-    RandomState's stream is frozen for good; the newer Generator's is not.
+    NumPy guarantees the stream of RandomState, and not that of Generator.
     """
 
     COLUMNS = 8192
@@ -39,17 +39,17 @@ class Draws:
         self._used = 0
 
     def block(self, *shape: int) -> Field:
-        """(n, *shape) in [0, 1)."""
+        """Return (n, *shape) in [0, 1)."""
         start, self._used = self._used, self._used + int(np.prod(shape))
         return self._rows[:, start : self._used].reshape(-1, *shape)
 
     def between(self, low: float, high: float) -> Field:
-        """One number an image, (n, 1, 1) to spread over its pixels."""
+        """Return one number per image as (n, 1, 1)."""
         return low + (high - low) * self.block(1, 1)
 
 
 def photo(draws: Draws, outline: Outline) -> Field:
-    """A shaded body with a soft shadow before a blurred ground and sky, with sensor noise."""
+    """Draw a shaded body with a soft shadow, blurred ground and sky, and sensor noise."""
     distance, x, y = _posed(draws, outline, radius=(9.0, 12.0), tilt=0.1)
     light_x, light_y = draws.between(-1, 1), draws.between(-1, 0)
     bright = draws.between(0, 1) < 0.5  # the scene; the body is then dark
@@ -69,7 +69,7 @@ def photo(draws: Draws, outline: Outline) -> Field:
 
 
 def art(draws: Draws, outline: Outline) -> Field:
-    """Brush strokes in a painter's few colours; the edge is where the strokes happen to end."""
+    """Draw brush strokes in the colours of one palette, with irregular edges."""
     distance, _, _ = _posed(draws, outline, radius=(10.0, 13.0), tilt=0.15)
     palette = PALETTES[(draws.block() * len(PALETTES)).astype(int)]
     light_body = draws.block(1, 1, 1, 1) < 0.5
@@ -83,7 +83,7 @@ def art(draws: Draws, outline: Outline) -> Field:
 
 
 def cartoon(draws: Draws, outline: Outline) -> Field:
-    """One flat bright colour inside a thick dark line, on a plain ground; exaggerated, it fills the frame."""
+    """Draw one flat bright colour inside a thick dark line; the shape is stretched and fills the frame."""
     distance, _, _ = _posed(draws, outline, radius=(11.5, 14.0), tilt=0.25, stretch=0.2)
     image = _colour(draws.between(0, 1), draws.between(0.1, 0.7), draws.between(0.7, 1))
     fill = _colour(draws.between(0, 1), draws.between(0.75, 1), draws.between(0.75, 1))
@@ -93,7 +93,7 @@ def cartoon(draws: Draws, outline: Outline) -> Field:
 
 
 def sketch(draws: Draws, outline: Outline) -> Field:
-    """Pencil lines of uneven pressure on white paper, nothing filled in."""
+    """Draw pencil lines of uneven pressure on white paper, without a fill."""
     distance, _, _ = _posed(draws, outline, radius=(9.0, 12.5), tilt=0.15)
     wobble = 1.2 * (_noise(draws, 7) - 0.5)
     line = _cover(np.abs(distance + wobble) - draws.between(0.25, 0.65))
@@ -106,7 +106,7 @@ STYLES: Mapping[str, Style] = {"art": art, "cartoon": cartoon, "photo": photo, "
 
 
 def render(draws: Draws, style: Style, outline: Outline) -> NDArray[np.uint8]:
-    """uint8 (n, 3, SIZE, SIZE)."""
+    """Return uint8 (n, 3, SIZE, SIZE)."""
     values = np.floor(np.clip(style(draws, outline), 0, 1) * 255 + 0.5).astype(np.uint8)
     return np.ascontiguousarray(values.transpose(0, 3, 1, 2))
 
@@ -114,9 +114,9 @@ def render(draws: Draws, style: Style, outline: Outline) -> NDArray[np.uint8]:
 def _posed(
     draws: Draws, outline: Outline, *, radius: tuple[float, float], tilt: float, stretch: float = 0.0
 ) -> tuple[Field, Field, Field]:
-    """Signed distance in pixels of the outline at a random place, size and tilt; coordinates in its own frame.
+    """Place an outline at random; return the signed distance in pixels and the coordinates in its frame.
 
-    `tilt` is the tangent of half the largest angle: 0.1 is 11 degrees either way, 0.25 is 28.
+    `tilt` is the tangent of half the largest angle: 0.1 is 11 degrees, 0.25 is 28.
     """
     scale = draws.between(*radius)
     room = 0.8 * (SIZE / 2 - scale)
@@ -129,18 +129,18 @@ def _posed(
 
 
 def _rotation(half: Field) -> tuple[Field, Field]:
-    """Cosine and sine from the tangent of half the angle."""
+    """Return cosine and sine from the tangent of half the angle."""
     return (1 - half * half) / (1 + half * half), 2 * half / (1 + half * half)
 
 
 def _noise(draws: Draws, cells: int) -> Field:
-    """Smooth noise in [0, 1): random values on a lattice of cells x cells, blended between."""
+    """Return smooth noise in [0, 1): random values on a lattice of cells x cells, interpolated."""
     lattice = draws.block(cells + 1, cells + 1)
     return _blend(lattice, GRID_Y[None] / SIZE * cells, GRID_X[None] / SIZE * cells)
 
 
 def _strokes(draws: Draws, length: int = 4, across: int = 20) -> Field:
-    """Noise drawn out along a random direction, in three steps of 0, 1/2, 1."""
+    """Return noise stretched along a random direction, quantized to 0, 1/2, 1."""
     cosine, sine = _rotation(draws.between(-1, 1))
     dx, dy = GRID_X / SIZE - 0.5, GRID_Y / SIZE - 0.5
     along, over = dx * cosine + dy * sine, dy * cosine - dx * sine  # both within 0.71 of 0
@@ -164,7 +164,7 @@ def _smooth(share: Field) -> Field:
 
 
 def _cover(distance: Field, softness: float = 1.0) -> Field:
-    """How much of a pixel lies inside, 0 to 1."""
+    """Return the share of each pixel that lies inside."""
     covered: Field = np.clip(0.5 - distance / softness, 0, 1)
     return covered
 
@@ -174,7 +174,7 @@ def _over(below: Field, above: Field, cover: Field) -> Field:
 
 
 def _colour(hue: Field, saturation: Field, value: Field) -> Field:
-    """HSV to RGB in a new last axis."""
+    """Convert HSV to RGB in a new last axis."""
     sector = np.stack([(turn + hue * 6) % 6 for turn in (5, 3, 1)], axis=-1)
     ramp: Field = np.clip(np.minimum(sector, 4 - sector), 0, 1)
     return value[..., None] * (1 - saturation[..., None] * ramp)

@@ -1,11 +1,11 @@
-"""Batched augmentation on the images' own device: DomainBed's training transform, and its evaluation transform.
+"""DomainBed's training and evaluation transforms for a batch, on the device of its images.
 
-Random resized crop, horizontal flip, colour jitter in a random order, grayscale, normalisation; every image draws its
-own. Drawing (`Augmentation.draw`) is apart from applying (`Augmentation.apply`), neither waits for the device, and with
-generator=None both can be captured in a CUDA graph.
+Random resized crop, horizontal flip, colour jitter in a random order, grayscale and normalization, drawn for each
+image. `Augmentation.draw` and `Augmentation.apply` do not wait for the device, and can be captured in a CUDA graph with
+generator=None.
 
-The operations are torchvision's on floating-point images, with two remarks. Grey is Pillow's .299 R + .587 G + .114 B,
-which leaves white white (torchvision's tensors use .2989). Nothing is rounded to 8 bits between operations.
+The operations are torchvision's on floating-point images, except that grey is Pillow's .299 R + .587 G + .114 B, which
+keeps white white (torchvision uses .2989 R), and that nothing is rounded to 8 bits between operations.
 """
 
 from __future__ import annotations
@@ -15,35 +15,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cache
 from types import ModuleType
-from typing import get_args
 
 import torch
 from torch import Tensor
 
-from mecam.image_sizes import Interpolation
+from mecam.preprocessing import IMAGENET, Interpolation, Preprocessing
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
-TRIES = 10  # torchvision's, before it falls back on the largest central crop
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
+TRIES = 10  # before the fallback to the largest central crop, as in torchvision
 LUMA = (0.299, 0.587, 0.114)
-# On a CPU a batch goes through in pieces of this many output values, which stay in its cache: 96 images of 224 pixels
-# then take 0.7 s on one core instead of 1.3 s. A quarter of it makes 96 images of 32 pixels slower: 8 ms to 11 ms.
+# On a CPU a batch is processed in pieces of this many output values, which stay in the cache.
 PIECE = 1 << 19
-
-Triple = tuple[float, float, float]
-INTERPOLATIONS: tuple[Interpolation, ...] = get_args(Interpolation)
-CUBIC = -0.5  # Pillow's, and torch's where it is antialiased
+CUBIC = -0.5  # as in Pillow and in torch's antialiased resampling
 
 
 @dataclass(frozen=True)
 class Draws:
-    """What was drawn for each image of a batch."""
+    """The random values for each image of a batch."""
 
-    box: Tensor  # (B, 4) top, left, height, width in whole pixels of the stored image
+    box: Tensor  # (B, 4) top, left, height, width in pixels of the stored image
     flip: Tensor  # (B,) bool
-    order: Tensor  # (B, 4) the operations BRIGHTNESS, ... in the order in which the image undergoes them
-    factors: Tensor  # (B, 4) of BRIGHTNESS, CONTRAST, SATURATION (1: unchanged) and HUE (0: unchanged)
+    order: Tensor  # (B, 4) the operations BRIGHTNESS, ... in their order
+    factors: Tensor  # (B, 4) for BRIGHTNESS, CONTRAST, SATURATION (identity: 1) and HUE (identity: 0)
     gray: Tensor  # (B,) bool
 
     def __len__(self) -> int:
@@ -55,20 +48,18 @@ class Draws:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What happens to a training image. The defaults are DomainBed's; a strength of 0 switches an operation off.
+    """Random transforms of training images. The defaults are DomainBed's; a strength of 0 disables an operation.
 
     Args:
-        size: height and width that come out.
-        area: bounds of the crop's part of the image's area.
-        aspect: bounds of the crop's width / height, in pixels of the original image.
+        preprocessing: size, normalization and resampling of the output.
+        area: range of the crop's area relative to the image's.
+        aspect: range of the crop's width / height, in pixels of the original image.
         flip, grayscale: probabilities.
         brightness, contrast, saturation: factors are drawn from [max(0, 1 - strength), 1 + strength].
         hue: the shift is drawn from [-hue, hue] of a full turn.
-        mean, std: what is subtracted from pixels in [0, 1], and what they are divided by then.
-        interpolation: how crops are resampled, bilinear or bicubic; both are antialiased.
     """
 
-    size: int = 224
+    preprocessing: Preprocessing = IMAGENET
     area: tuple[float, float] = (0.7, 1.0)
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
     flip: float = 0.5
@@ -77,14 +68,8 @@ class Augmentation:
     saturation: float = 0.3
     hue: float = 0.3
     grayscale: float = 0.1
-    mean: Triple = IMAGENET_MEAN
-    std: Triple = IMAGENET_STD
-    interpolation: Interpolation = "bilinear"
 
     def __post_init__(self) -> None:
-        _check_interpolation(self.interpolation)
-        if self.size < 1:
-            raise ValueError(f"size must be at least 1, got {self.size}")
         for name, (low, high), most in (("area", self.area, 1.0), ("aspect", self.aspect, math.inf)):
             if not 0 < low <= high <= most:
                 raise ValueError(f"{name} must be (low, high) with 0 < low <= high <= {most}, got {(low, high)}")
@@ -92,19 +77,17 @@ class Augmentation:
         for name in ("flip", "grayscale", "brightness", "contrast", "saturation", "hue"):
             if not 0 <= getattr(self, name) <= bounds.get(name, math.inf):
                 raise ValueError(f"{name} must be in [0, {bounds.get(name, math.inf)}], got {getattr(self, name)}")
-        if not all(value > 0 for value in self.std):
-            raise ValueError(f"std must be positive, got {self.std}")
 
     def __call__(
         self, images: Tensor, aspects: Tensor | None = None, *, generator: torch.Generator | None = None
     ) -> Tensor:
-        """uint8 (B, 3, H, W) to float (B, 3, size, size) on the same device; `aspects` as in `draw`."""
+        """Transform uint8 (B, 3, H, W) to float (B, 3, size, size) on the same device; `aspects` as in `draw`."""
         return self.apply(images, self.draw(images, aspects, generator=generator))
 
     def draw(self, images: Tensor, aspects: Tensor | None = None, *, generator: torch.Generator | None = None) -> Draws:
-        """Draws for these images, on their device and from a generator of that device (None: the default one).
+        """Draw random values for these images on their device; `generator` must be on it (None: the default one).
 
-        `aspects` holds the images' width / height before they were resampled for the store; None: they were not.
+        `aspects` is the width / height of the original images; None if they were not resampled for the store.
         """
         count, device = len(images), images.device
 
@@ -120,24 +103,25 @@ class Augmentation:
         return Draws(box, flip, order, factors, gray=uniform() < self.grayscale)
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
-        """The images after crop, flip, colour jitter, grayscale and normalisation, as drawn."""
+        """Crop, flip, jitter the colours, convert to grayscale and normalize, as drawn."""
         _check_images(images)
         if len(images) != len(draws):
             raise ValueError(f"{len(images)} images but draws for {len(draws)}")
-        out = _output(images, self.size)
+        own = self.preprocessing
+        out = _output(images, own.size)
         with torch.autocast(images.device.type, enabled=False):
-            if kernels := _kernels_for(images, self.interpolation):
+            if kernels := _kernels_for(images, own.interpolation):
                 cropped = torch.empty(out.shape, device=out.device)
                 kernels.crop(images, draws.box, draws.flip, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), out=cropped)
-                kernels.colour(cropped, draws.order, draws.factors, draws.gray, self.mean, self.std, out=out)
+                kernels.colour(cropped, draws.order, draws.factors, draws.gray, own.mean, own.std, out=out)
                 return out
             for piece in _pieces(out):
-                _normalize(self._colours(images[piece], draws[piece]), self.mean, self.std, out=out[piece])
+                _normalize(self._colours(images[piece], draws[piece]), own, out=out[piece])
         return out
 
     def _colours(self, images: Tensor, draws: Draws) -> Tensor:
-        """In [0, 1], before normalisation."""
-        x = _crop(images, draws.box, self.size, draws.flip, self.interpolation)
+        """Return the images in [0, 1], before normalization."""
+        x = _crop(images, draws.box, self.preprocessing.size, draws.flip, self.preprocessing.interpolation)
         if any((self.brightness, self.contrast, self.saturation, self.hue)):
             x = _jitter(x, draws.order, draws.factors)
         if self.grayscale:
@@ -149,15 +133,15 @@ class Augmentation:
         return *((max(0.0, 1 - strength), 1 + strength) for strength in strengths), (-self.hue, self.hue)
 
     def _draw_box(self, images: Tensor, aspects: Tensor | None, shape: Tensor, place: Tensor) -> Tensor:
-        """The first of ten random boxes that fits into the image, else the largest central one."""
+        """Return the first of ten random boxes that fits into the image, else the largest central one."""
         stored = images.shape[-2], images.shape[-1]
         ratio = torch.full_like(place[:, :1], stored[1] / stored[0]) if aspects is None else aspects[:, None]
         scale, turn = shape.unbind(-1)
         area = _between(scale, *self.area)
         aspect = _between(turn, *map(math.log, self.aspect)).exp()
-        # The image is `ratio` wide and 1 high; a box of aspect a and relative area s is sqrt(s ratio a) wide.
+        # In an image of width `ratio` and height 1, a box of aspect a and relative area s is sqrt(s ratio a) wide.
         tall, wide = (area * ratio / aspect).sqrt(), (area * aspect / ratio).sqrt()
-        nearest = ratio.clamp(*self.aspect)  # the fallback's aspect: one side is full, the other as long as allowed
+        nearest = ratio.clamp(*self.aspect)  # the fallback's aspect: one side is full, the other the longest allowed
         tall = torch.cat([tall, (ratio / nearest).clamp(max=1)], dim=1)
         wide = torch.cat([wide, (nearest / ratio).clamp(max=1)], dim=1)
         sizes = torch.stack([(tall * stored[0]).round(), (wide * stored[1]).round()], dim=-1)
@@ -172,37 +156,30 @@ class Augmentation:
         return torch.cat([corner, size], dim=1)
 
 
-def evaluate_transform(
-    images: Tensor,
-    size: int = 224,
-    *,
-    mean: Triple = IMAGENET_MEAN,
-    std: Triple = IMAGENET_STD,
-    interpolation: Interpolation = "bilinear",
-) -> Tensor:
-    """uint8 (B, 3, H, W) to float (B, 3, size, size): resized, aspect not kept, and normalised."""
+def evaluate_transform(images: Tensor, preprocessing: Preprocessing) -> Tensor:
+    """Preprocess uint8 (B, 3, H, W) to float (B, 3, size, size), without keeping the aspect ratio."""
     _check_images(images)
-    _check_interpolation(interpolation)
+    size, interpolation = preprocessing.size, preprocessing.interpolation
     out = _output(images, size)
     whole = _constants((0, 0, *images.shape[-2:]), out)
     with torch.autocast(images.device.type, enabled=False):
         if kernels := _kernels_for(images, interpolation):
-            kernels.crop(images, whole[None], None, mean, std, out=out)
+            kernels.crop(images, whole[None], None, preprocessing.mean, preprocessing.std, out=out)
             return out
         for piece in _pieces(out):
             part = images[piece]
             same = part.shape[-2:] == (size, size)
             x = part / 255 if same else _crop(part, whole[None], size, interpolation=interpolation)
-            _normalize(x, mean, std, out=out[piece])
+            _normalize(x, preprocessing, out=out[piece])
     return out
 
 
 def _crop(
     images: Tensor, box: Tensor, size: int, flip: Tensor | None = None, interpolation: Interpolation = "bilinear"
 ) -> Tensor:
-    """Pixels in [0, 1] of each image's box, resampled to size x size (antialiased), mirrored where asked.
+    """Resample each image's box to size x size (antialiased) in [0, 1], flipped on request.
 
-    One box may stand for all images.
+    One box may serve all images.
     """
     count, channels, height, width = images.shape
     top, left, tall, wide = box.unbind(1)
@@ -224,10 +201,10 @@ def _resampling(
     interpolation: Interpolation,
     mirror: Tensor | None = None,
 ) -> Tensor:
-    """(B, size, pixels): the weights of the pixels in each of `size` samples of [start, start + length).
+    """Return (B, size, pixels): the weights of the pixels in each of `size` samples of [start, start + length).
 
-    A triangle around the sample's centre, as wide as two pixels of the coarser of the two grids, or a cubic kernel,
-    twice as wide; pixels outside the interval count for nothing, as if the image had been cropped first.
+    The kernel around a sample's centre is a triangle, two pixels of the coarser grid wide, or a cubic, four pixels
+    wide. Pixels outside the interval have weight 0, as if the image had been cropped first.
     """
     start, length = start[:, None, None], length[:, None, None]
     samples = torch.arange(size, dtype=start.dtype, device=start.device)[:, None]
@@ -242,16 +219,16 @@ def _resampling(
 
 
 def _cubic(x: Tensor) -> Tensor:
-    """Keys' cubic kernel at x >= 0, 0 from 2 on."""
+    """Return Keys' cubic kernel at x >= 0; it is 0 from 2 on."""
     near = ((CUBIC + 2) * x - (CUBIC + 3)) * x * x + 1
     far = (((x - 5) * x + 8) * x - 4) * CUBIC
     return torch.where(x < 1, near, far).mul_(x < 2)
 
 
 def _jitter(x: Tensor, order: Tensor, factors: Tensor) -> Tensor:
-    """Brightness, contrast, saturation and hue of each image, in its own order; overwrites x."""
-    # Hue costs the most and comes once in every order. So: the three operations before it, hue, the three after it,
-    # where an image sits out those that it has already had or that are still to come.
+    """Change brightness, contrast, saturation and hue of each image in its own order; overwrites x."""
+    # Hue is the most expensive, so it is computed once: three slots before it, hue, three slots after it. A factor of 1
+    # skips the operations of an image that belong to the other side.
     factor = factors.gather(1, order)
     place = (order == HUE).int().argmax(dim=1)
     for slot in (0, 1, 2):
@@ -263,7 +240,7 @@ def _jitter(x: Tensor, order: Tensor, factors: Tensor) -> Tensor:
 
 
 def _blend(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
-    """factor x + (1 - factor) reference: black (brightness), the mean grey (contrast) or each pixel's (saturation)."""
+    """Return factor x + (1 - factor) reference: black (brightness), mean grey (contrast), pixel grey (saturation)."""
     gray = _luma(x)
     mean = gray.mean(dim=(2, 3), keepdim=True)
     rest = _per_image(1 - factor)
@@ -272,12 +249,12 @@ def _blend(x: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
 
 
 def _shift_hue(x: Tensor, turn: Tensor) -> Tensor:
-    """Turns the hue in HSV by this part of a full turn."""
+    """Shift the hue in HSV by a fraction of a full turn."""
     red, green, blue = x.unbind(1)
     high = red.maximum(green).maximum(blue)
     low = red.minimum(green).minimum(blue)
     chroma = high - low
-    scale = 1 / chroma.clamp(min=1e-12)  # grey has no hue; whatever is computed for it is multiplied by chroma = 0
+    scale = 1 / chroma.clamp(min=1e-12)  # grey has no hue: its value is multiplied by chroma = 0
     hue = torch.where(
         high == red,
         (green - blue) * scale,
@@ -294,12 +271,13 @@ def _luma(x: Tensor) -> Tensor:
     return (red * LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])
 
 
-def _normalize(x: Tensor, mean: Triple, std: Triple, *, out: Tensor) -> None:
-    torch.sub(x, _constants(mean, x)[:, None, None], out=out).div_(_constants(std, x)[:, None, None])
+def _normalize(x: Tensor, preprocessing: Preprocessing, *, out: Tensor) -> None:
+    mean, std = (_constants(values, x)[:, None, None] for values in (preprocessing.mean, preprocessing.std))
+    torch.sub(x, mean, out=out).div_(std)
 
 
 def _constants(values: tuple[float, ...], like: Tensor) -> Tensor:
-    """A vector on the tensor's device, filled there: a copy from the host would make the host wait."""
+    """Return a vector filled on the tensor's device: a copy from the host would synchronize."""
     return torch.cat([torch.full((1,), value, dtype=like.dtype, device=like.device) for value in values])
 
 
@@ -312,36 +290,31 @@ def _per_image(values: Tensor) -> Tensor:
 
 
 def _output(images: Tensor, size: int) -> Tensor:
-    # channels last on a GPU, where networks are fastest so; on a CPU the pieces are, plane by plane
+    # channels last is fastest for networks on a GPU; on a CPU the pieces are computed plane by plane
     layout = torch.channels_last if images.is_cuda else torch.contiguous_format
     return torch.empty(len(images), 3, size, size, dtype=torch.float32, device=images.device, memory_format=layout)
 
 
 def _kernels_for(images: Tensor, interpolation: Interpolation) -> ModuleType | None:
-    """The kernels are bilinear."""
+    """Return the Triton kernels, which are bilinear, for images on a GPU."""
     return _kernels() if images.is_cuda and interpolation == "bilinear" else None
 
 
 @cache
 def _kernels() -> ModuleType | None:
-    """Crops and colours as Triton kernels, where there is a Triton that works."""
+    """Import the Triton kernels, if Triton works."""
     try:
         from mecam.data import _kernels
-    except Exception:  # without Triton, or with a broken one, torch's own operations do
+    except Exception:  # without a working Triton, torch's operations are used
         return None
     return _kernels
 
 
 def _pieces(out: Tensor) -> Iterator[slice]:
-    """The batch in parts that fit into a CPU's cache; whole on other devices."""
+    """Split the batch into pieces that fit into a CPU's cache; other devices get it whole."""
     count = len(out)
     step = max(1, PIECE // out[0].numel()) if count and out.device.type == "cpu" else max(1, count)
     return (slice(start, start + step) for start in range(0, count, step))
-
-
-def _check_interpolation(interpolation: str) -> None:
-    if interpolation not in INTERPOLATIONS:
-        raise ValueError(f"interpolation must be {' or '.join(INTERPOLATIONS)}, got {interpolation!r}")
 
 
 def _check_images(images: Tensor) -> None:

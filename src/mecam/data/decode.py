@@ -1,7 +1,7 @@
-"""An image file to RGB pixels, whatever mode it was saved in.
+"""Decode image files of any mode to RGB pixels.
 
-Pillow takes 4 bytes a pixel at most for JPEG and PNG; 7 to 12 for JPEG that is progressive, and 16 for WebP. Beside it
-only the result is in memory, and a strip at a time of what is between the two.
+Pillow takes up to 4 bytes per pixel for JPEG and PNG, 7 to 12 for progressive JPEG and 16 for WebP. Conversion adds the
+result and one strip at a time.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from mecam.data.domains import DataError
 
-MAX_PIXELS = 89_478_485  # Pillow's threshold, where it only warns: a quarter of a gigabyte of RGB
-LARGE_PIXELS = 16 << 20  # above it no second copy is made for resampling
+MAX_PIXELS = 89_478_485  # where Pillow warns: a quarter of a gigabyte of RGB
+LARGE_PIXELS = 16 << 20  # above it, resampling does not copy the image
 STRIP_PIXELS = 1 << 20
-FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "PPM", "TIFF", "GIF")  # EPS and its like would run programs
-UPRIGHT = {  # what EXIF's values ask for, from 2 on
+FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "PPM", "TIFF", "GIF")  # EPS and the like would run programs
+UPRIGHT = {  # by EXIF orientation
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -32,14 +32,17 @@ UPRIGHT = {  # what EXIF's values ask for, from 2 on
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-ON_ITS_SIDE, FROM_THE_END = (5, 6, 7, 8), (3, 4, 7, 8)  # rows are columns of the file; the first row is its last
+ON_ITS_SIDE, FROM_THE_END = (
+    (5, 6, 7, 8),
+    (3, 4, 7, 8),
+)  # rows are columns of the file; rows are in reverse order
 
 Source = Path | bytes | IO[bytes]
 
 
 @dataclass(frozen=True)
 class Resampled:
-    """A picture of the size asked for, and the size it had."""
+    """A resized picture, and its original size."""
 
     pixels: NDArray[np.uint8]  # (height, width, 3)
     width: int
@@ -47,11 +50,11 @@ class Resampled:
 
 
 def decode(source: Source | Image.Image, *, name: str, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
-    """uint8 (height, width, 3) of the file, of its bytes or of Pillow's image; `name` is what an error calls it.
+    """Decode a file, its bytes or a Pillow image to uint8 (height, width, 3); errors call it `name`.
 
-    The picture a viewer shows: EXIF orientation applied, transparent pixels on white, the first frame of an animation,
-    16 bits scaled to 8. More than `max_pixels` is refused before a pixel is decoded; beyond 178,956,970 Pillow refuses
-    by itself unless PIL.Image.MAX_IMAGE_PIXELS is raised too.
+    As in a viewer, the EXIF orientation is applied, transparent pixels are blended with white, and an animation gives
+    its first frame. 16 bits are scaled to 8. Images of more than `max_pixels` are refused before they are decoded;
+    beyond 178,956,970 pixels Pillow refuses too, unless PIL.Image.MAX_IMAGE_PIXELS is raised.
     """
     with _opened(source, name, max_pixels) as image:
         upright = _Upright.of(image)
@@ -62,14 +65,14 @@ def decode(source: Source | Image.Image, *, name: str, max_pixels: int = MAX_PIX
 
 
 def resample(source: Source, *, name: str, size: tuple[int, int], max_pixels: int = MAX_PIXELS) -> Resampled:
-    """What `decode` gives, in this height and width: as it is, or by Pillow's bilinear filter, which is antialiased.
+    """Decode and resize to this height and width by Pillow's bilinear, antialiased filter.
 
-    The filter goes along rows and columns, with 8 bits in between, and Pillow chooses which comes first. A large image
-    that is not plain RGB, upright, goes along the rows first, in strips, and may differ from the whole by one level.
+    Pillow filters rows and columns separately, with 8 bits in between. A large image that is not upright RGB is
+    filtered in strips, rows first, which may change a value by one level.
     """
     height, width = size
     with _opened(source, name, max_pixels) as image:
-        if max(image.size) * max(size) > max_pixels // 4:  # of what lies between rows and columns
+        if max(image.size) * max(size) > max_pixels // 4:  # the intermediate image between rows and columns
             raise DataError(
                 f"{name} is too thin: {image.width} x {image.height} cannot be resampled to {width} x {height} in "
                 "reasonable memory; crop the image or remove the file"
@@ -86,26 +89,26 @@ def resample(source: Source, *, name: str, size: tuple[int, int], max_pixels: in
 
 
 def measure(source: Source, *, upright_up_to: int) -> tuple[int, int]:
-    """Height and width, from the file's first bytes; upright where no side is longer than `upright_up_to`.
+    """Read height and width from the file's header; upright if no side is longer than `upright_up_to`.
 
-    A PNG may tell only at its end which way up it is, and a large one would be decoded for it.
+    A PNG may store its orientation at its end, so a large one would have to be decoded.
     """
     with _read_header(source) as image:
         width, height = image.size
-        if max(image.size) > upright_up_to or image.format == "TIFF":  # Pillow itself turns TIFF
+        if max(image.size) > upright_up_to or image.format == "TIFF":  # Pillow rotates TIFF itself
             return height, width
         return (width, height) if _orientation(image) in ON_ITS_SIDE else (height, width)
 
 
 @contextmanager
 def _opened(source: Source | Image.Image, name: str, max_pixels: int) -> Iterator[Image.Image]:
-    """The image, and whatever fails in reading it as an error that names it."""
+    """Open the image; errors of reading become a DataError with its name."""
     try:
         with ExitStack() as files:
             if isinstance(source, Image.Image):
-                image = source  # open already, and not ours to close
+                image = source  # open already, and closed by the caller
             else:
-                # opened here, as Pillow maps files that it opens itself, and then turns some TIFF wrongly
+                # opened here: Pillow maps files that it opens itself, and then rotates some TIFF wrongly
                 file = files.enter_context(source.open("rb")) if isinstance(source, Path) else source
                 image = files.enter_context(_read_header(file))
             _check_size(image, name, max_pixels)
@@ -156,7 +159,7 @@ def _check_size(image: Image.Image, name: str, max_pixels: int) -> None:
 
 @dataclass(frozen=True)
 class _Upright:
-    """A picture as a viewer turns it."""
+    """A picture with its EXIF orientation applied."""
 
     image: Image.Image
     orientation: int
@@ -179,7 +182,7 @@ class _Upright:
         return self.image.width if self.orientation in ON_ITS_SIDE else self.image.height
 
     def strips(self) -> Iterator[tuple[int, Image.Image]]:
-        """Neighbouring rows, and the place of the first."""
+        """Yield strips of rows, each with the index of its first row."""
         rows = max(1, STRIP_PIXELS // self.width)
         for top in range(0, self.height, rows):
             bottom = min(top + rows, self.height)
@@ -197,7 +200,7 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _assembled(upright: _Upright, width: int, name: str) -> Image.Image:
-    """RGB of all the rows, resampled to this width."""
+    """Convert all rows to RGB, resampled to this width."""
     rgb = Image.new("RGB", (width, upright.height))
     for top, strip in upright.strips():
         rgb.paste(_rgb(strip, name).resize((width, strip.height), Image.Resampling.BILINEAR), (0, top))
@@ -216,7 +219,7 @@ def _rgb(image: Image.Image, name: str) -> Image.Image:
 
 
 def _from_16_bits(image: Image.Image, name: str) -> Image.Image:
-    """0..65535 to 0..255, rounded; Pillow's own conversion would clip everything above 255 to white."""
+    """Scale 0..65535 to 0..255, rounded; Pillow's own conversion clips values above 255 to white."""
     values = np.asarray(image).astype(np.int64)
     if values.min() < 0 or values.max() > 65535:
         raise DataError(f"{name} has 32-bit pixels, whose range is not known; save it with 8 or 16 bits")

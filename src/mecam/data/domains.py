@@ -1,4 +1,4 @@
-"""Labelled images in domains: the one type that splits, sampling, augmentation and training speak."""
+"""Labelled images in domains: the interface of every data set."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mecam.near import hint
 
 
 class DataError(ValueError):
-    """Data that cannot be used: what is wrong, what was expected, what to do."""
+    """Data that cannot be used."""
 
 
 class UnreadableError(DataError):
-    """Images that cannot be read; the message has a line for each after the first."""
+    """Images that cannot be read; after its first line, the message has one line per image."""
 
     @property
     def lines(self) -> list[str]:
@@ -25,7 +25,7 @@ class UnreadableError(DataError):
 
 
 class HasDomains(Protocol):
-    """A data set, opened or only known by name."""
+    """A data set, open or known only by name."""
 
     @property
     def name(self) -> str: ...
@@ -36,7 +36,7 @@ class HasDomains(Protocol):
 
 @runtime_checkable
 class DomainSet(Protocol):
-    """Images of the same classes from several domains; a domain and an image are known by their index."""
+    """Images of the same classes from several domains; domains and images have indices."""
 
     @property
     def name(self) -> str:
@@ -56,29 +56,29 @@ class DomainSet(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Hex digest of names, labels and images: the same data, the same string."""
+        """Hex digest of names, labels and images."""
 
     def labels(self, domain: int) -> NDArray[np.int64]:
-        """The class index of each image of the domain."""
+        """Return the class index of each image of the domain."""
 
     def aspects(self, domain: int) -> NDArray[np.float32]:
-        """Original width / height of each image of the domain."""
+        """Return the original width / height of each image of the domain."""
 
     def sample_name(self, domain: int, index: int) -> str:
-        """Where the image comes from: "photo/dog/0001.jpg"."""
+        """Return the source of an image, such as "photo/dog/0001.jpg"."""
 
     def images(self, domain: int, indices: Sequence[int] | NDArray[np.integer]) -> Tensor:
-        """uint8 (n, 3, height, width) on the CPU."""
+        """Return images as uint8 (n, 3, height, width) on the CPU."""
 
 
 def domain_index(data: HasDomains, name: str) -> int:
-    """The index of the domain of this name; an unknown name is an error with near matches."""
+    """Return the index of the domain of this name; an unknown name is an error with near matches."""
     if name in data.domains:
         return data.domains.index(name)
     raise DataError(f"{data.name} has no domain {name!r}; {hint(name, data.domains, otherwise='its domains are')}")
 
 
 def source_domains(data: DomainSet, target: str | None) -> tuple[int, ...]:
-    """The indices of the domains to train on: all but the target, or all."""
+    """Return the indices of the domains to train on: all but the target."""
     held_out = None if target is None else domain_index(data, target)
     return tuple(index for index in range(len(data.domains)) if index != held_out)

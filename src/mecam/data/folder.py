@@ -1,4 +1,4 @@
-"""Images on disk as root/<domain>/<class>/<image>: what is there, in sorted order."""
+"""Find images on disk as root/<domain>/<class>/<image>, in sorted order."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ MissingClasses = Literal["error", "allow"]
 
 @dataclass(frozen=True)
 class Scan:
-    """The images below a root; `files[d][i]` is image i of domain d, its path from the root with forward slashes."""
+    """The images below a root; `files[d][i]` is the path of image i of domain d from the root, with forward slashes."""
 
     root: Path
     domains: tuple[str, ...]
     classes: tuple[str, ...]
     files: tuple[tuple[str, ...], ...]
     file_labels: tuple[tuple[int, ...], ...]
-    notes: tuple[str, ...]  # what was passed over, and why
+    notes: tuple[str, ...]  # what is ignored, and why
     empty: tuple[str, ...] = ()  # class folders without an image
-    dead: tuple[str, ...] = ()  # links that lead nowhere; in the notes too
+    dead: tuple[str, ...] = ()  # broken links; in the notes too
     hidden: tuple[str, ...] = ()  # files and folders
 
     @property
@@ -48,10 +48,10 @@ class Scan:
 
 
 def scan(root: Path, *, missing_classes: MissingClasses = "error") -> Scan:
-    """What lies below the root; hidden files, files that are no images and links that lead back are passed over.
+    """Scan a root; hidden files, files that are not images and links back into the root are ignored.
 
-    Images in folders inside a class folder belong to the class. `missing_classes` says whether a domain may lack a
-    class that another domain has.
+    Images in folders inside a class folder belong to the class. `missing_classes="allow"` lets a domain lack a class
+    that another domain has.
     """
     root = Path(root)
     if not os.path.isdir(root):
@@ -63,19 +63,19 @@ def scan(root: Path, *, missing_classes: MissingClasses = "error") -> Scan:
         }
         for domain, path in walk.folders(root)
     }
-    found = {
+    domains = {
         domain: {label: files for label, files in by_class.items() if files} for domain, by_class in folders.items()
     }
-    classes = sorted({label for by_class in found.values() for label in by_class})
-    _check(root, found, classes, missing_classes, walk.notes)
+    classes = sorted({label for by_class in domains.values() for label in by_class})
+    _check(root, domains, classes, missing_classes, walk.notes)
     label_of = {name: label for label, name in enumerate(classes)}
     return Scan(
         root=root,
-        domains=tuple(found),
+        domains=tuple(domains),
         classes=tuple(classes),
-        files=tuple(tuple(file for files in by_class.values() for file in files) for by_class in found.values()),
+        files=tuple(tuple(file for files in by_class.values() for file in files) for by_class in domains.values()),
         file_labels=tuple(
-            tuple(label_of[name] for name, files in by_class.items() for _ in files) for by_class in found.values()
+            tuple(label_of[name] for name, files in by_class.items() for _ in files) for by_class in domains.values()
         ),
         notes=tuple(walk.notes),
         empty=tuple(f"{domain}/{label}" for domain, labels in folders.items() for label in labels if not labels[label]),
@@ -86,27 +86,27 @@ def scan(root: Path, *, missing_classes: MissingClasses = "error") -> Scan:
 
 def _check(
     root: Path,
-    found: dict[str, dict[str, list[str]]],
+    domains: dict[str, dict[str, list[str]]],
     classes: list[str],
     missing: MissingClasses,
     notes: list[str],
 ) -> None:
-    if not found:
+    if not domains:
         raise DataError(f"{root} has no folders in it; {LAYOUT}: give the folder that holds a folder for each domain")
     if not classes:
         passed = "".join(f"; {note}" for note in notes[:3])
         types = ", ".join(sorted(IMAGE_SUFFIXES))
         raise DataError(f"no images below {root}; {LAYOUT}, with images of type {types}{passed}")
-    if len(found) == 1:
+    if len(domains) == 1:
         raise DataError(
-            f"{root} has a single domain, {next(iter(found))!r}; at least two are needed, and training without a "
+            f"{root} has a single domain, {next(iter(domains))!r}; at least two are needed, and training without a "
             f"target on one domain is refused as well. Is this the folder of one domain? {LAYOUT}"
         )
-    if empty := [domain for domain, by_class in found.items() if not by_class]:
+    if empty := [domain for domain, by_class in domains.items() if not by_class]:
         raise DataError(f"no images in the domain {listed(empty)} of {root}; add them or remove the folder. {LAYOUT}")
     lacking = [
         f"{domain!r} has no images of {listed(absent)}"
-        for domain, by_class in found.items()
+        for domain, by_class in domains.items()
         if (absent := [label for label in classes if label not in by_class])
     ]
     if lacking and missing == "error":
@@ -118,14 +118,14 @@ def _check(
 
 
 def listed(names: Sequence[str], most: int = 10) -> str:
-    """The first names, and how many more there are."""
+    """Return the first names, and the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(map(repr, names[:most])) + more
 
 
 @dataclass
 class _Walk:
-    """Goes through the folders below a root, each real one once, and keeps notes of what it passes over."""
+    """Visit each real folder below a root once, and note what is ignored."""
 
     root: Path
     notes: list[str] = field(default_factory=list)
@@ -134,7 +134,7 @@ class _Walk:
     seen: set[tuple[int, int]] = field(default_factory=set)
 
     def folders(self, parent: Path) -> Iterator[tuple[str, Path]]:
-        """Name and path of each folder in the parent, sorted by name."""
+        """Yield name and path of each folder in the parent, sorted by name."""
         entries = self._entries(parent)
         self._note(parent, "not folders", [entry.name for entry in entries if not _is_dir(entry)])
         for entry in entries:
@@ -142,8 +142,8 @@ class _Walk:
                 yield entry.name, Path(entry.path)
 
     def images(self, folder: Path) -> list[str]:
-        """Paths from the folder, in ImageFolder's order: by folder, then by name."""
-        found, skipped, pending = [], [], [""]
+        """Return paths from the folder in the order of ImageFolder: by folder, then by name."""
+        images, skipped, pending = [], [], [""]
         while pending:
             inside = pending.pop()
             for entry in self._entries(folder / inside):
@@ -152,27 +152,27 @@ class _Walk:
                     if self._enter(entry):
                         pending.append(path)
                 elif os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES and _is_file(entry):
-                    found.append((inside, entry.name, path))
+                    images.append((inside, entry.name, path))
                 else:
                     skipped.append(path)
         self._note(folder, "not images", sorted(skipped))
-        return [path for *_, path in sorted(found)]
+        return [path for *_, path in sorted(images)]
 
     def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
         try:
-            with os.scandir(folder) as entries:
-                found = sorted(entries, key=lambda entry: entry.name)
+            with os.scandir(folder) as iterator:
+                entries = sorted(iterator, key=lambda entry: entry.name)
         except OSError as error:
             raise DataError(f"the folder {folder} cannot be read: {error.strerror}; check its permissions") from error
-        self.hidden += [self._shown(entry.path) for entry in found if hidden(entry.name)]
-        visible = [entry for entry in found if not hidden(entry.name)]
+        self.hidden += [self._shown(entry.path) for entry in entries if hidden(entry.name)]
+        visible = [entry for entry in entries if not hidden(entry.name)]
         dead = [entry.name for entry in visible if entry.is_symlink() and not os.path.exists(entry.path)]
         self.dead += [self._shown(folder / name) for name in dead]
         self._note(folder, "links that lead nowhere", dead)
         return [entry for entry in visible if entry.name not in set(dead)] if dead else visible
 
     def _enter(self, entry: os.DirEntry[str]) -> bool:
-        """Whether the folder is new: a link that leads back into the root is visited where it really lies."""
+        """Return whether to visit the folder; a link back into the root is visited at its target."""
         if entry.is_symlink():
             root, target = Path(os.path.realpath(self.root)), Path(os.path.realpath(entry.path))
             inside = target.is_relative_to(root) and not any(map(hidden, target.relative_to(root).parts))
@@ -202,7 +202,7 @@ def hidden(name: str) -> bool:
 def _is_dir(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link that leads to itself
+    except OSError:  # a link to itself
         return False
 
 

@@ -1,84 +1,33 @@
-"""The five benchmarks of the paper: what a complete copy holds, where it comes from, and whether a folder is one."""
+"""The five benchmarks of the paper: contents of a complete copy, source, and a check of a folder against it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 
 from mecam.data.domains import DataError
 from mecam.data.folder import Scan
-from mecam.near import plain
+from mecam.near import hint, plain
 
 
 @dataclass(frozen=True)
 class Known:
-    """A benchmark. What is not known for sure is None."""
+    """A public benchmark; None where the protocol does not fix a value."""
 
     name: str
     domains: tuple[str, ...]  # the protocol's names, in the order of the domain index
     images: int
     class_count: int
     source: str
-    counts: tuple[int, ...] | None = None  # images of each domain
+    counts: tuple[int, ...] | None = None  # images per domain
     classes: tuple[str, ...] | None = None
-    aliases: Mapping[str, str] = field(default_factory=dict)  # other names of domain folders, to the protocol's
+    aliases: Mapping[str, str] = field(default_factory=dict)  # from other names of domain folders to the protocol's
 
     def domain(self, folder: str) -> str | None:
-        """The domain that a folder of this name holds; upper case, spaces, - and _ make no difference."""
+        """Return the domain that a folder of this name holds; case, spaces, - and _ are ignored."""
         names = {plain(name): name for name in self.domains}
         names.update({plain(other): name for other, name in self.aliases.items()})
         return names.get(plain(folder))
-
-
-@dataclass(frozen=True)
-class Count:
-    """A number of images that is not what it should be; domain None: of the whole set."""
-
-    domain: str | None
-    expected: int
-    found: int
-
-
-@dataclass(frozen=True)
-class Findings:
-    """How a folder differs from the benchmark; nothing anywhere means that it is complete."""
-
-    known: str
-    missing_domains: tuple[str, ...] = ()
-    extra_domains: tuple[str, ...] = ()
-    missing_classes: tuple[str, ...] = ()
-    extra_classes: tuple[str, ...] = ()
-    class_count: tuple[int, int] | None = None  # expected, found; where the names are not known
-    lacking: tuple[tuple[str, str], ...] = ()  # domain folder, class it has no images of
-    counts: tuple[Count, ...] = ()
-    order: tuple[str, ...] | None = None  # the domains as the folders sort, where that is not the protocol's order
-    ignored: tuple[str, ...] = ()  # files and links that are no part of the data, in the scan's words
-
-    @property
-    def complete(self) -> bool:
-        return self == Findings(self.known)
-
-    def lines(self) -> list[str]:
-        """One sentence a finding."""
-        found = [f"domain {name!r} is missing" for name in self.missing_domains]
-        found += [f"domain {name!r} is not part of {self.known}" for name in self.extra_domains]
-        found += [f"class {name!r} is missing" for name in self.missing_classes]
-        found += [f"class {name!r} is not part of {self.known}" for name in self.extra_classes]
-        if self.class_count:
-            found.append("{} classes expected, {} found".format(*self.class_count))
-        found += [f"domain {domain!r} has no images of class {name!r}" for domain, name in self.lacking]
-        for count in self.counts:
-            where = "in all" if count.domain is None else f"in domain {count.domain!r}"
-            difference = count.found - count.expected
-            what = f"{abs(difference):,} {'too many' if difference > 0 else 'missing'}"
-            found.append(f"{count.expected:,} images expected {where}, {count.found:,} found ({what})")
-        if self.order:
-            found.append(
-                f"the domain folders sort as {', '.join(self.order)}, which is not the protocol's order: the splits "
-                "depend on it, so rename the folders to the protocol's names"
-            )
-        return [*found, *self.ignored]
 
 
 PACS = Known(
@@ -136,42 +85,44 @@ KNOWN: Mapping[str, Known] = {known.name: known for known in (PACS, VLCS, OFFICE
 
 
 def is_known(name: str) -> bool:
-    """Whether there is a benchmark of this name, in any case."""
+    """Return whether there is a benchmark of this name, in any spelling."""
     return plain(name) in map(plain, KNOWN)
 
 
 def find(name: str) -> Known:
-    """The benchmark of this name, in any case; an unknown name is an error with near matches."""
-    names = {plain(known): known for known in KNOWN}
-    if plain(name) in names:
-        return KNOWN[names[plain(name)]]
-    near = [names[match] for match in get_close_matches(plain(name), names, n=3, cutoff=0.4)]
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(KNOWN)}"
-    raise DataError(f"there is no benchmark {name!r}; {hint}")
+    """Return the benchmark of this name, in any spelling; an unknown name is an error with near matches."""
+    for known in KNOWN.values():
+        if plain(known.name) == plain(name):
+            return known
+    raise DataError(f"there is no benchmark {name!r}; {hint(name, KNOWN)}")
 
 
-def check(scan: Scan, known: Known) -> Findings:
-    """What the folder lacks, and has too much, of the benchmark."""
+def check(scan: Scan, known: Known) -> list[str]:
+    """Return one sentence for each difference between a folder and the benchmark; none if the copy is complete."""
     holds = _holds(scan, known)
     present = tuple(holds.values())
-    extra_classes = tuple(name for name in scan.classes if known.classes and name not in known.classes)
-    count_differs = not known.classes and len(scan.classes) != known.class_count
-    return Findings(
-        known.name,
-        missing_domains=tuple(domain for domain in known.domains if domain not in present),
-        extra_domains=tuple(folder for folder in scan.domains if folder not in holds),
-        missing_classes=tuple(name for name in known.classes or () if name not in scan.classes),
-        extra_classes=extra_classes,
-        class_count=(known.class_count, len(scan.classes)) if count_differs else None,
-        lacking=tuple(pair for pair in _lacking(scan) if pair[0] in holds and pair[1] not in extra_classes),
-        counts=_counts(scan, known, holds),
-        order=None if present == tuple(sorted(present, key=known.domains.index)) else present,
-        ignored=scan.notes,
-    )
+    lines = [f"domain {name!r} is missing" for name in known.domains if name not in present]
+    lines += [f"domain {name!r} is not part of {known.name}" for name in scan.domains if name not in holds]
+    if known.classes:
+        lines += [f"class {name!r} is missing" for name in known.classes if name not in scan.classes]
+        lines += [f"class {name!r} is not part of {known.name}" for name in scan.classes if name not in known.classes]
+    elif len(scan.classes) != known.class_count:
+        lines.append(f"{known.class_count} classes expected, {len(scan.classes)} found")
+    for folder, labels in zip(scan.domains, scan.file_labels, strict=True):
+        expected = [(label, name) for label, name in enumerate(scan.classes) if name in (known.classes or scan.classes)]
+        absent = [name for label, name in expected if folder in holds and label not in labels]
+        lines += [f"domain {folder!r} has no images of class {name!r}" for name in absent]
+    lines += _counts(scan, known, holds)
+    if present != tuple(sorted(present, key=known.domains.index)):
+        lines.append(
+            f"the domain folders sort as {', '.join(present)}, which is not the protocol's order: the splits depend "
+            "on it, so rename the folders to the protocol's names"
+        )
+    return [*lines, *scan.notes]
 
 
 def _holds(scan: Scan, known: Known) -> dict[str, str]:
-    """The domain in each folder that has one; of two folders with the same domain, the first."""
+    """Return the domain that each folder holds; of two folders with the same domain, the first counts."""
     holds: dict[str, str] = {}
     for folder in scan.domains:
         domain = known.domain(folder)
@@ -180,20 +131,15 @@ def _holds(scan: Scan, known: Known) -> dict[str, str]:
     return holds
 
 
-def _lacking(scan: Scan) -> Iterator[tuple[str, str]]:
-    for folder, labels in zip(scan.domains, scan.file_labels, strict=True):
-        present = set(labels)
-        yield from ((folder, name) for label, name in enumerate(scan.classes) if label not in present)
-
-
-def _counts(scan: Scan, known: Known, holds: Mapping[str, str]) -> tuple[Count, ...]:
+def _counts(scan: Scan, known: Known, holds: Mapping[str, str]) -> Iterator[str]:
+    """Yield one sentence for each wrong number of images."""
     files = dict(zip(scan.domains, scan.files, strict=True))
-    found = {domain: len(files[folder]) for folder, domain in holds.items()}
-    if known.counts is None:
-        total = sum(found.values())
-        return () if total == known.images else (Count(None, known.images, total),)
-    return tuple(
-        Count(domain, expected, found[domain])
-        for domain, expected in zip(known.domains, known.counts, strict=True)
-        if domain in found and found[domain] != expected
-    )
+    counts = {domain: len(files[folder]) for folder, domain in holds.items()}
+    expected = {"in all": (known.images, sum(counts.values()))}
+    if known.counts is not None:
+        pairs = zip(known.domains, known.counts, strict=True)
+        expected = {f"in domain {name!r}": (count, counts[name]) for name, count in pairs if name in counts}
+    for where, (right, count) in expected.items():
+        if count != right:
+            difference = f"{abs(count - right):,} {'too many' if count > right else 'missing'}"
+            yield f"{right:,} images expected {where}, {count:,} found ({difference})"

@@ -1,23 +1,24 @@
-"""Any data by name or path: `shapes`, a known benchmark, a store, a folder of images."""
+"""Open data by name or path: `shapes`, a known benchmark, a store, a folder of images."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 
 from mecam.data import known, shapes
-from mecam.data._journal import CannotWriteError
+from mecam.data._writing import CannotWriteError
 from mecam.data.domains import DataError, DomainSet
 from mecam.data.folder import Scan, scan
 from mecam.data.known import KNOWN, Known
-from mecam.data.pack import OnError, Report, listing_digest, pack, pack_set
+from mecam.data.pack import OnError, listing_digest, pack, pack_set
 from mecam.data.store import Store, is_store
-from mecam.near import plain
+from mecam.near import hint, plain
+from mecam.progress import Progress
 
 SHAPES = "shapes"
+NAMES = (SHAPES, *KNOWN)
 CACHE, ROOT = "MECAM_CACHE", "MECAM_DATA"
 
 
@@ -28,19 +29,19 @@ def open_data(
     cache: Path | None = None,
     workers: int | None = None,
     on_error: OnError = "refuse",
-    progress: Report | None = None,
+    progress: Progress | None = None,
     scanned: Callable[[Scan], None] | None = None,
 ) -> DomainSet:
-    """The data set of this name, or at this path.
+    """Open the data set of this name or at this path.
 
-    "shapes" is the embedded set. A path that exists is a store or a folder root/<domain>/<class>/<image>. The name of a
-    known benchmark, in any spelling, is looked for in `root` (else in $MECAM_DATA). A folder is packed on first use
-    into the cache and anew whenever a file in it has changed.
+    "shapes" is the embedded set. A path that exists is a store or a folder root/<domain>/<class>/<image>. A known
+    benchmark, in any spelling, is a folder in `root` (default: $MECAM_DATA). A folder is packed into the cache on first
+    use, and again whenever one of its files has changed.
 
     Args:
-        cache: folder of packed data; $MECAM_CACHE or ~/.cache/mecam if not given.
+        cache: folder of packed data; default: $MECAM_CACHE or ~/.cache/mecam.
         workers, on_error, progress: as in `pack`.
-        scanned: called with what was found in a folder, and what was passed over.
+        scanned: called with the scan of a folder.
     """
     cache = cache_folder() if cache is None else Path(cache)
     if str(name_or_path) == SHAPES:
@@ -48,17 +49,17 @@ def open_data(
     path, name = _find(name_or_path, root)
     if is_store(path):
         return Store(path)
-    found = scan(path)
+    images = scan(path)
     if scanned is not None:
-        scanned(found)
-    name = name or found.name
-    out = cache / "stores" / f"{name}-{listing_digest(found)}"
+        scanned(images)
+    name = name or images.name
+    out = cache / "stores" / f"{name}-{listing_digest(images)}"
     try:
         if is_store(out):
             store = Store(out)
             if on_error == "skip" or not store.skipped:
                 return store
-        return pack(found, out, name=name, workers=workers, on_error=on_error, progress=progress)
+        return pack(images, out, name=name, workers=workers, on_error=on_error, progress=progress)
     except (CannotWriteError, PermissionError) as error:
         raise DataError(
             f"{error}. It is in the cache, {cache}: set ${CACHE} to a folder that can be written"
@@ -66,38 +67,42 @@ def open_data(
 
 
 def cache_folder() -> Path:
-    """$MECAM_CACHE or ~/.cache/mecam."""
+    """Return $MECAM_CACHE or ~/.cache/mecam."""
     return Path(os.environ.get(CACHE) or Path.home() / ".cache" / "mecam").expanduser()
 
 
 def _shapes(cache: Path) -> DomainSet:
-    """The embedded set, drawn anew when the code of this package has changed."""
+    """Open the embedded set; it is drawn again after a change of this package's code."""
     digest = hashlib.blake2b(digest_size=16)
     try:
         for source in sorted(Path(__file__).parent.glob("*.py")):
             digest.update(source.read_bytes())
         out = cache / "stores" / f"{SHAPES}-{digest.hexdigest()}"
         return Store(out) if is_store(out) else pack_set(shapes.shapes(), out)
-    except (OSError, DataError):  # no place to write, a damaged cache: no reason to stop for a second's work
+    except (OSError, DataError):  # no writable or intact cache: drawing takes a second
         return shapes.shapes()
 
 
 def locate(name_or_path: str | Path) -> Path:
-    """Where the data of this name lies, the embedded set aside; nothing is read."""
+    """Return the path of the data of this name, the embedded set excepted; nothing is read."""
     return _find(name_or_path, None)[0]
 
 
 def _find(name_or_path: str | Path, root: Path | None) -> tuple[Path, str | None]:
-    """Where the data lies, and its name if it is a known benchmark."""
+    """Return the path of the data, and its name if it is a known benchmark."""
     path = Path(name_or_path).expanduser()
     if path.is_dir():
         return path, None
     if isinstance(name_or_path, Path) or os.sep in name_or_path:
-        raise DataError(f"there is no folder {path}; give a folder of images, a store, or one of {_offered()}")
-    try:
-        benchmark = known.find(name_or_path)
-    except DataError:
-        raise _unknown(name_or_path) from None
+        raise DataError(f"there is no folder {path}; give a folder of images, a store, or one of {', '.join(NAMES)}")
+    if not known.is_known(name_or_path):
+        near = hint(name_or_path, NAMES)
+        end = "" if near.endswith("?") else "."
+        raise DataError(
+            f"there is no data set and no folder {name_or_path!r}; {near}{end} Otherwise give the path of a folder of "
+            "images or of a store"
+        )
+    benchmark = known.find(name_or_path)
     base = root or (Path(os.environ[ROOT]).expanduser() if os.environ.get(ROOT) else None)
     return _benchmark(benchmark, base), benchmark.name
 
@@ -115,16 +120,3 @@ def _benchmark(benchmark: Known, base: Path | None) -> Path:
         if folder.is_dir() and plain(folder.name) == plain(benchmark.name):
             return folder
     raise DataError(f"there is no folder {benchmark.name} in {base}; {where}, or give its path")
-
-
-def _unknown(name: str) -> DataError:
-    names = {plain(known): known for known in (SHAPES, *KNOWN)}
-    near = [names[match] for match in get_close_matches(plain(name), names, n=3, cutoff=0.5)]
-    hint = f"did you mean {' or '.join(near)}? Otherwise give" if near else "give"
-    return DataError(
-        f"there is no data set and no folder {name!r}; {hint} a folder of images, a store, or {_offered()}"
-    )
-
-
-def _offered() -> str:
-    return ", ".join((SHAPES, *KNOWN))

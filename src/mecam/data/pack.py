@@ -1,8 +1,8 @@
-"""A folder of images, or any data set, into a store: decode once, then read as fast as the disk.
+"""Pack a folder of images, or any data set, into a store: decode once, then read as fast as the disk.
 
-Threads decode (Pillow lets go of the interpreter meanwhile) and write in parallel, in little memory. A store is there
-in full or not at all; after a kill or a full disk the same call goes on where it was; a second process that packs the
-same data waits for the first. What is stored, and the one place where it differs from the folder: `mecam.data.store`.
+Threads decode (Pillow releases the GIL) and write in parallel, in little memory. A store appears in full or not at all.
+After a kill or a full disk the same call resumes. A second process that packs the same data waits for the first.
+`mecam.data.store` describes what is stored.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from typing import IO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mecam.data._writing import OnError, Picture, Plan, Progress, Report, Unreadable, write
+from mecam.data._writing import OnError, Picture, Plan, Unreadable, counted, write
 from mecam.data.decode import Resampled, measure, resample
 from mecam.data.domains import DataError, DomainSet
 from mecam.data.folder import Scan, hidden, scan
 from mecam.data.store import Mode, Skipped, Store, available_cores
+from mecam.progress import Progress, silent
 
-__all__ = ["PIXEL_LIMIT", "SIDE", "OnError", "Progress", "Report", "listing_digest", "pack", "pack_set", "unreadable"]
+__all__ = ["PIXEL_LIMIT", "SIDE", "OnError", "listing_digest", "pack", "pack_set", "unreadable"]
 
-SIDE = 320  # pixels of a side where images differ in size or are larger
+SIDE = 320  # pixels per side where images differ in size or are larger
 PIXEL_LIMIT = 8 << 30  # bytes of pixels above which "auto" stores the files' own bytes
-PIXELS_AT_ONCE = 16 << 20  # of the images that are being decoded; a larger one is decoded alone
-MEASURED_AT_ONCE = 512
+PIXELS_AT_ONCE = 16 << 20  # decoded at the same time; a larger image is decoded alone
+IMAGES_AT_ONCE = 512
 
 
 def pack(
@@ -44,20 +45,20 @@ def pack(
     side: int = SIDE,
     pixel_limit: int = PIXEL_LIMIT,
     name: str | None = None,
-    progress: Report | None = None,
+    progress: Progress | None = None,
 ) -> Store:
-    """The store at `out` of root/<domain>/<class>/<image>; if it is there already, nothing is done.
+    """Return the store at `out` of root/<domain>/<class>/<image>. Pack the folder unless the store exists.
 
     Args:
-        source: the folder, or what `mecam.data.folder.scan` found in it.
+        source: the folder, or its `mecam.data.folder.scan`.
         workers: threads that decode; all cores if not given.
-        mode: "decoded" stores pixels; "encoded" the files' own bytes, decoded whenever an image is asked for; "auto"
-            decides by `pixel_limit`, in bytes of pixels.
-        on_error: what images that cannot be read do. "refuse": one error that names them all; "skip": they are left out
-            and listed in the store's `skipped`. What was packed before a refusal is kept: skipping after it is quick.
+        mode: "decoded" stores pixels; "encoded" the files' own bytes, decoded whenever an image is read; "auto"
+            chooses "decoded" up to `pixel_limit` bytes of pixels.
+        on_error: for images that cannot be read. "refuse" raises one error that names them all; "skip" leaves them out
+            and lists them in the store's `skipped`. Skipping after a refusal is quick: what was packed is kept.
         side: images that differ in size, or are larger, are stored with side x side pixels.
-        name: of the data set; the folder's if not given.
-        progress: called about ten times a second, from the calling thread.
+        name: the data set's name; the folder's if not given.
+        progress: called about ten times per second, from the calling thread.
     """
     if mode not in ("auto", "decoded", "encoded"):
         raise ValueError(f'mode must be "auto", "decoded" or "encoded", got {mode!r}')
@@ -67,38 +68,31 @@ def pack(
         raise ValueError(f"side must be at least 1 pixel, got {side}")
     if workers is not None and workers < 1:
         raise ValueError(f"workers must be at least 1, got {workers}")
-    report = progress or _silent
-    threads = available_cores() if workers is None else workers
-    found = source if isinstance(source, Scan) else scan(Path(source))
-    _refuse_inside(Path(out), found.root)
-    listing = _Listing.of(found)
-    names = [file for files in found.files for file in files]
-    size = _common_size(found.root, names, side, threads, report) or (side, side)
-    pixels = 3 * size[0] * size[1]
-    if mode == "auto":
-        mode = "decoded" if len(names) * pixels <= pixel_limit else "encoded"
-    name = name or found.name
+    report, threads = progress or silent, workers or available_cores()
+    folder = source if isinstance(source, Scan) else scan(Path(source))
+    _require_outside(Path(out), folder.root)
+    reader = _Reader(folder, side, mode, threads, report, pixel_limit)
+    name = name or folder.name
     plan = Plan(
         name=name,
-        domains=found.domains,
-        classes=found.classes,
-        counts=tuple(map(len, found.files)),
-        names=names,
-        labels=np.concatenate([found.labels(domain) for domain in range(len(found.domains))]),
-        mode=mode,
-        size=size,
-        lengths=np.full(len(names), pixels) if mode == "decoded" else listing.sizes.clip(min=0),
-        source=f"{listing.digest} {mode} {size[0]}x{size[1]} {name}",
-        read=_Reader(found.root, names, listing, size, mode).read,
+        domains=folder.domains,
+        classes=folder.classes,
+        counts=tuple(map(len, folder.files)),
+        names=reader.names,
+        labels=np.concatenate([folder.labels(domain) for domain in range(len(folder.domains))]),
+        mode=reader.mode,
+        size=reader.size,
+        lengths=reader.lengths(),
+        source=f"{reader.listing.digest} {reader.mode} {reader.size[0]}x{reader.size[1]} {name}",
+        read=reader.read,
     )
     return write(plan, Path(out), on_error=on_error, threads=threads, report=report)
 
 
 def pack_set(data: DomainSet, out: Path | str) -> Store:
-    """A store of the pixels of a data set that is not a folder; its fingerprint stays."""
-    labels = [data.labels(domain) for domain in range(len(data.domains))]
-    aspects = [data.aspects(domain) for domain in range(len(data.domains))]
-    places = [(domain, image) for domain, of_domain in enumerate(labels) for image in range(len(of_domain))]
+    """Return a store of the pixels of a data set that is not a folder, with its fingerprint."""
+    labels, aspects = ([of(domain) for domain in range(len(data.domains))] for of in (data.labels, data.aspects))
+    places = [(domain, image) for domain, own in enumerate(labels) for image in range(len(own))]
 
     def read(image: int) -> Picture:
         domain, index = places[image]
@@ -121,38 +115,36 @@ def pack_set(data: DomainSet, out: Path | str) -> Store:
         read=read,
         fingerprint=data.fingerprint,
     )
-    return write(plan, Path(out), on_error="refuse", threads=1, report=_silent)
+    return write(plan, Path(out), on_error="refuse", threads=1, report=silent)
 
 
-def unreadable(found: Scan, *, workers: int | None = None, progress: Report | None = None) -> tuple[Skipped, ...]:
-    """The images that `pack` would refuse: each is decoded as it does, and nothing is written."""
-    report, threads = progress or _silent, available_cores() if workers is None else workers
-    names = [file for files in found.files for file in files]
-    size = _common_size(found.root, names, SIDE, threads, report) or (SIDE, SIDE)
-    reader = _Reader(found.root, names, _Listing.of(found), size, "decoded")
+def unreadable(folder: Scan, *, workers: int | None = None, progress: Progress | None = None) -> tuple[Skipped, ...]:
+    """Decode each image as `pack` does. Return those that cannot be read."""
+    report, threads = progress or silent, workers or available_cores()
+    reader = _Reader(folder, SIDE, "decoded", threads, report)
 
-    def refusal(image: int) -> Skipped | None:
+    def problem(image: int) -> Skipped | None:
         try:
             reader.read(image)
         except Unreadable as error:
-            return Skipped(names[image], str(error))
+            return Skipped(reader.names[image], str(error))
         return None
 
-    refused: list[Skipped] = []
+    problems: list[Skipped] = []
     with ThreadPoolExecutor(threads) as executor:
-        for start in range(0, len(names), MEASURED_AT_ONCE):
-            report(Progress("checking", start, len(names), len(refused)))
-            images = range(start, min(start + MEASURED_AT_ONCE, len(names)))
-            refused += filter(None, executor.map(refusal, images))
-    return tuple(refused)
+        for start in range(0, len(reader.names), IMAGES_AT_ONCE):
+            report(counted("checking", start, len(reader.names), len(problems)))
+            images = range(start, min(start + IMAGES_AT_ONCE, len(reader.names)))
+            problems += filter(None, executor.map(problem, images))
+    return tuple(problems)
 
 
-def listing_digest(found: Scan) -> str:
-    """Of the names, sizes and modification times of a folder's images: changes when the folder does."""
-    return _Listing.of(found).digest
+def listing_digest(folder: Scan) -> str:
+    """Return a digest of the names, sizes and modification times of a folder's images."""
+    return _Listing.of(folder).digest
 
 
-def _refuse_inside(out: Path, root: Path) -> None:
+def _require_outside(out: Path, root: Path) -> None:
     place, data = Path(os.path.realpath(out)), Path(os.path.realpath(root))
     if place == data or (data in place.parents and not any(map(hidden, place.relative_to(data).parts))):
         raise DataError(f"{out} lies in the data, where a store would pass for a domain; give a place outside {root}")
@@ -161,17 +153,17 @@ def _refuse_inside(out: Path, root: Path) -> None:
 @dataclass(frozen=True)
 class _Listing:
     digest: str
-    sizes: NDArray[np.int64]  # of the files in bytes; -1: unknown
-    times: NDArray[np.int64]  # of their last change
+    sizes: NDArray[np.int64]  # bytes per file; -1: unknown
+    times: NDArray[np.int64]  # when each file was modified
 
     @classmethod
-    def of(cls, found: Scan) -> _Listing:
-        digest = hashlib.blake2b(repr((found.domains, found.classes)).encode(), digest_size=16)
+    def of(cls, folder: Scan) -> _Listing:
+        digest = hashlib.blake2b(repr((folder.domains, folder.classes)).encode(), digest_size=16)
         states = []
-        for file in (file for files in found.files for file in files):
+        for file in (file for files in folder.files for file in files):
             size, changed = -1, 0
-            with contextlib.suppress(OSError):  # reading the file will tell what is wrong with it
-                status = os.stat(found.root / file)
+            with contextlib.suppress(OSError):  # reading the file will report the problem
+                status = os.stat(folder.root / file)
                 size, changed = status.st_size, status.st_mtime_ns
             states.append((size, changed))
             digest.update(f"{file}\0{size}\0{changed}\n".encode("utf-8", "surrogateescape"))
@@ -180,46 +172,66 @@ class _Listing:
 
 
 class _Reader:
-    """Files to pictures; for all threads, so that large images do not come at the same time."""
+    """Read the images of a folder, for all threads: they share the limit on pixels decoded at the same time."""
 
-    def __init__(self, root: Path, names: Sequence[str], listing: _Listing, size: tuple[int, int], mode: Mode) -> None:
-        self._root, self._names, self._listing, self._size, self._mode = root, names, listing, size, mode
-        self._room = _Room(PIXELS_AT_ONCE)
+    def __init__(
+        self,
+        folder: Scan,
+        side: int,
+        mode: Mode | Literal["auto"],
+        threads: int,
+        report: Progress,
+        pixel_limit: int = PIXEL_LIMIT,
+    ) -> None:
+        self.names = [file for files in folder.files for file in files]
+        self.listing = _Listing.of(folder)
+        self.size = _common_size(folder.root, self.names, side, threads, report) or (side, side)
+        self._pixel_bytes = 3 * self.size[0] * self.size[1]
+        if mode == "auto":
+            mode = "decoded" if len(self.names) * self._pixel_bytes <= pixel_limit else "encoded"
+        self.mode: Mode = mode
+        self._root, self._room = folder.root, _Room(PIXELS_AT_ONCE)
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Return the stored bytes of each image."""
+        decoded = np.full(len(self.names), self._pixel_bytes)
+        return decoded if self.mode == "decoded" else self.listing.sizes.clip(min=0)
 
     def read(self, image: int) -> Picture:
-        name = self._names[image]
+        name = self.names[image]
         try:
             with (self._root / name).open("rb") as file:
-                self._refuse_changed(image, file)
-                found = self._resample(image, file)
-                file.seek(0)  # read a second time: its bytes beside its pixels would be too much
+                self._require_unchanged(image, file)
+                resampled = self._resample(image, file)
+                file.seek(0)  # read a second time: its bytes beside its pixels would take too much memory
                 digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).digest()
-                content = found.pixels.transpose(2, 0, 1).tobytes()
-                if self._mode == "encoded":
+                content = resampled.pixels.transpose(2, 0, 1).tobytes()
+                if self.mode == "encoded":
                     file.seek(0)
                     content = file.read()
-                self._refuse_changed(image, file)
+                self._require_unchanged(image, file)
         except OSError as error:
             raise Unreadable(f"{name} cannot be read: {error.strerror}") from error
-        return Picture(content, found.width, found.height, digest)
+        return Picture(content, resampled.width, resampled.height, digest)
 
     def _resample(self, image: int, file: IO[bytes]) -> Resampled:
         try:
-            with self._room.taken(_pixels(file)):
-                return resample(file, name=self._names[image], size=self._size)
+            height, width = _measure(file, 0) or (0, 0)
+            with self._room.taken(height * width):
+                return resample(file, name=self.names[image], size=self.size)
         except DataError as error:
-            self._refuse_changed(image, file)
+            self._require_unchanged(image, file)
             raise Unreadable(str(error)) from error
 
-    def _refuse_changed(self, image: int, file: IO[bytes]) -> None:
+    def _require_unchanged(self, image: int, file: IO[bytes]) -> None:
         status = os.fstat(file.fileno())
-        if (status.st_size, status.st_mtime_ns) != (self._listing.sizes[image], self._listing.times[image]):
-            path = self._root / self._names[image]
+        if (status.st_size, status.st_mtime_ns) != (self.listing.sizes[image], self.listing.times[image]):
+            path = self._root / self.names[image]
             raise DataError(f"{path} changed while it was packed; pack again when nothing changes it")
 
 
 class _Room:
-    """An amount that threads share, and wait for."""
+    """A semaphore with weights."""
 
     def __init__(self, amount: int) -> None:
         self._amount = self._free = amount
@@ -239,33 +251,22 @@ class _Room:
                 self._changed.notify_all()
 
 
-def _common_size(root: Path, names: Sequence[str], side: int, threads: int, report: Report) -> tuple[int, int] | None:
-    """Height and width of all the images; None where they differ or are larger than `side`."""
+def _common_size(root: Path, names: Sequence[str], side: int, threads: int, report: Progress) -> tuple[int, int] | None:
+    """Return the height and width of all images; None if they differ or exceed `side`."""
     common: set[tuple[int, int]] = set()
     with ThreadPoolExecutor(threads) as executor:
-        for start in range(0, len(names), MEASURED_AT_ONCE):
-            report(Progress("measuring", start, len(names)))
-            measured = executor.map(lambda name: _measure(root / name, side), names[start : start + MEASURED_AT_ONCE])
+        for start in range(0, len(names), IMAGES_AT_ONCE):
+            report(counted("measuring", start, len(names)))
+            measured = executor.map(lambda name: _measure(root / name, side), names[start : start + IMAGES_AT_ONCE])
             common.update(size for size in measured if size is not None)
             if len(common) > 1 or any(max(size) > side for size in common):
                 return None
     return next(iter(common), None)
 
 
-def _measure(path: Path, side: int) -> tuple[int, int] | None:
-    """Height and width as decoding will find them, which way up only where it matters; None: it will fail."""
+def _measure(image: Path | IO[bytes], side: int) -> tuple[int, int] | None:
+    """Return height and width, upright if they are at most `side`; None if decoding will fail."""
     try:
-        return measure(path, upright_up_to=side)
+        return measure(image, upright_up_to=side)
     except Exception:  # decoders raise anything on damaged files
         return None
-
-
-def _pixels(file: IO[bytes]) -> int:
-    try:
-        height, width = measure(file, upright_up_to=0)
-        return height * width
-    except Exception:  # decoders raise anything on damaged files; decoding it, which takes no room, will say what
-        return 0
-
-
-def _silent(_: Progress) -> None: ...

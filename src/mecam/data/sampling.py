@@ -1,4 +1,4 @@
-"""Batches of indices, one a source domain, drawn with replacement."""
+"""Sample one batch of indices per source domain, with replacement."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mecam.data.domains import DataError
 
 
 class DomainSampler:
-    """One batch of indices from every source domain's training part, each draw uniform over that part.
+    """Sample batches of indices, uniformly from the training part of each source domain.
 
     Args:
         labels_per_source: the labels of all images of each source domain.
         indices: the training part of each source domain, as indices into its labels.
         batch: images per domain and step.
-        generator: the only source of randomness, on the CPU.
-        balanced: draw a class first, uniform over the classes the training part has, then an image of it.
+        generator: a CPU generator, the only source of randomness.
+        balanced: draw a class first, uniformly over those in the training part, then an image of it.
     """
 
     def __init__(
@@ -34,7 +34,9 @@ class DomainSampler:
         balanced: bool = False,
     ) -> None:
         if len(labels_per_source) != len(indices) or not len(indices):
-            raise ValueError(f"{len(labels_per_source)} label arrays for {len(indices)} training parts; one each, >= 1")
+            raise ValueError(
+                f"{len(labels_per_source)} label arrays for {len(indices)} training parts; expected one per part"
+            )
         if batch < 1:
             raise ValueError(f"batch must be at least 1, got {batch!r}")
         for number, part in enumerate(indices):
@@ -47,7 +49,7 @@ class DomainSampler:
         self._parts = [_Part.of(labels, part) for labels, part in zip(labels_per_source, indices, strict=True)]
 
     def next(self) -> list[Tensor]:
-        """The next batch of each source domain."""
+        """Return the next batch of each source domain."""
         draw = self._balanced if self.balanced else self._uniform
         return [draw(part) for part in self._parts]
 
@@ -69,11 +71,11 @@ class DomainSampler:
 
 @dataclass(frozen=True)
 class _Part:
-    """The training part of one domain: as it came, and class by class."""
+    """The training part of one domain, in its own order and sorted by class."""
 
     indices: Tensor
     by_class: Tensor
-    starts: Tensor  # where each class that occurs begins in by_class
+    starts: Tensor  # the first place of each class in by_class
     sizes: Tensor
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The embedded data set: seven shapes in four styles, drawn on the spot, the same bytes everywhere."""
+"""The embedded data set: seven shapes in four styles, drawn on demand with the same bytes on every machine."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from mecam.data.splits import seed_hash
 
 @dataclass(frozen=True, eq=False)
 class ShapesSet:
-    """`shapes`, a DomainSet held in memory; in a domain the images are sorted by class."""
+    """The data set `shapes` in memory; the images of a domain are sorted by class."""
 
     seed: int
     per_class: int
-    pixels: tuple[NDArray[np.uint8], ...]  # for each domain, (7 * per_class, 3, 32, 32)
+    pixels: tuple[NDArray[np.uint8], ...]  # (7 * per_class, 3, 32, 32) per domain
 
     name = "shapes"
     domains = tuple(sorted(STYLES))
@@ -52,7 +52,7 @@ class ShapesSet:
 
 
 def shapes(seed: int = 0, per_class: int = 80) -> ShapesSet:
-    """4 domains x 7 classes x `per_class` images of 32 pixels."""
+    """Draw 4 domains x 7 classes x `per_class` images of 32 pixels."""
     if per_class < 1:
         raise ValueError(f"per_class must be at least 1, got {per_class!r}")
     return ShapesSet(

@@ -1,23 +1,21 @@
-"""How figures look: colours that colour-blind readers can tell apart, a mark for each, one legend, percent."""
+"""Style of the figures: a colour-blind safe palette, a mark per colour, one legend, percent."""
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from mecam.analysis._figure import load
 from mecam.figures.points import Line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST = 8  # lines in a figure: as many colours and marks as can be told apart
+MOST = 8  # lines in a figure: as many colours and marks as readers can distinguish
 # Okabe and Ito's colours, the yellow darkened to be seen on white
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#A88B00", "#000000", "#E69F00")
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
@@ -46,33 +44,22 @@ class Look:
         return {**self.filled, "markerfacecolor": "white", "markersize": 6.5, "markeredgewidth": 1.2}
 
 
-Entries = Mapping[str, Mapping[str, Any]]  # of a legend: names and how their marks are drawn
+Entries = Mapping[str, Mapping[str, Any]]  # a legend's names, and how their marks are drawn
 KINDS = {"MeCAM": Look(COLOURS[0], "o"), "method": Look(COLOURS[1], "s"), "optimizer": Look(COLOURS[2], "^")}
 
 
-@contextmanager
-def settings() -> Iterator[None]:
-    """Draw and save under these settings, whatever matplotlib was set to before."""
-    with load().rc_context(SETTINGS):
-        yield
-
-
 def looks(optimizers: Sequence[str]) -> list[Look]:
-    """A look for each line; the paper's optimizers have the same one in every figure."""
+    """Return a look per line; the paper's optimizers have the same one in every figure."""
     free = [slot for slot in range(MOST) if slot not in {SLOTS.get(name) for name in optimizers}]
-    taken: set[int] = set()
-    found = []
+    slots: list[int] = []
     for name in optimizers:
         slot = SLOTS.get(name)
-        if slot is None or slot in taken:
-            slot = free.pop(0) if free else 0
-        taken.add(slot)
-        found.append(Look(COLOURS[slot], MARKS[slot]))
-    return found
+        slots.append((free.pop(0) if free else 0) if slot is None or slot in slots else slot)
+    return [Look(COLOURS[slot], MARKS[slot]) for slot in slots]
 
 
 def titled(figure: Figure, title: str, note: str = "", entries: Entries | None = None) -> Figure:
-    """The title with the one legend of the figure below it, and a note at its foot."""
+    """Add the title, the legend below it, and a note at the foot."""
     if entries:
         from matplotlib.lines import Line2D
 
@@ -89,20 +76,19 @@ def titled(figure: Figure, title: str, note: str = "", entries: Entries | None =
     return figure
 
 
-def line(axes: Axes, found: Line, look: Look) -> None:
-    """A line with the standard error over seeds as bars; published values are hollow."""
-    x, mean = [point.x for point in found.points], [point.mean for point in found.points]
-    spread = [point.spread or 0 for point in found.points] if any(point.spread for point in found.points) else None
-    strong = found.optimizer == "mecam"
-    width, order = (2.0, 3) if strong else (1.2, 2)
+def draw_line(axes: Axes, line: Line, look: Look) -> None:
+    """Draw a line with the standard error over seeds as bars; published values are hollow."""
+    x, mean = [point.x for point in line.points], [point.mean for point in line.points]
+    spread = [point.spread or 0 for point in line.points] if any(point.spread for point in line.points) else None
+    width, order = (2.0, 3) if line.optimizer == "mecam" else (1.2, 2)
     style = {**look.filled, "linestyle": "-", "linewidth": width, "markersize": 4.5 if len(x) < 15 else 0}
     axes.errorbar(x, mean, spread, **style, elinewidth=0.8, capsize=1.5, zorder=order)
-    for point in found.published:
+    for point in line.published:
         axes.plot(point.x, point.mean, **look.hollow, zorder=4)
 
 
 def line_entries(looks: Mapping[str, Look], *, published: bool = False) -> Entries:
-    """The legend of lines."""
+    """Return the legend of lines."""
     entries = {name: {**look.filled, "linestyle": "-"} for name, look in looks.items()}
     return {**entries, **({"published": Look("0.3", "o").hollow} if published else {})}
 
@@ -141,14 +127,14 @@ OFFSETS = [(dx * far, dy * far) for far in (8, 16, 28, 44) for dx, dy in product
 
 
 def _beside(x: float, y: float, dx: float, dy: float, width: float, height: float) -> tuple[float, float, float, float]:
-    """The box (left, low, right, high) of a text that is dx and dy away from a point."""
+    """Return the box (left, low, right, high) of a text at an offset from a point."""
     left = x + dx if dx > 0 else x + dx - width if dx < 0 else x - width / 2
     low = y + dy if dy > 0 else y + dy - height if dy < 0 else y - height / 2
     return left, low, left + width, low + height
 
 
 def _overlap(one: Sequence[float], other: Sequence[float]) -> float:
-    """The area that two boxes (left, low, right, high) share, in pixels."""
+    """Return the area that two boxes (left, low, right, high) share, in pixels."""
     width = min(one[2], other[2]) - max(one[0], other[0])
     height = min(one[3], other[3]) - max(one[1], other[1])
     return width * height if width > 0 and height > 0 else 0.0

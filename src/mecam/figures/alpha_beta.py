@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,25 +37,21 @@ class Grid:
 
 
 def values(results: Sequence[Result]) -> Grid:
-    """The largest grid on one data set, MeCAM's before those of others."""
+    """Return the largest grid on one data set, MeCAM's first."""
     table = rows(results)
-    found = sweeps([(row.key, row.results[0].recipe) for row in table], ("alpha", "beta"))
-    found = [sweep for sweep in found if shared_targets(sweep, table)]
-    if not found:
+    grids = sweeps([(row.key, row.results[0].recipe) for row in table], ("alpha", "beta"))
+    grids = [sweep for sweep in grids if shared_targets(sweep, table)]
+    if not grids:
         raise Missing("there are no finished runs that differ in alpha and beta alone", COMMAND)
-    data = main_data(sweep.data for sweep in found for _ in sweep.rows)
+    data = main_data(sweep.data for sweep in grids for _ in sweep.rows)
     best = max(
-        (sweep for sweep in found if sweep.data == data),
+        (sweep for sweep in grids if sweep.data == data),
         key=lambda sweep: (table[sweep.rows[0].row].key.optimizer == "mecam", len(sweep.rows)),
     )
     targets = shared_targets(best, table)
     sam = None if best.reference is None else over_targets(table[best.reference], targets)
-    cells = {}
-    for entry in best.rows:
-        point = over_targets(table[entry.row], targets)
-        if point is not None:
-            alpha, beta = entry.values
-            cells[alpha, beta] = point
+    means = {(entry.values[0], entry.values[1]): over_targets(table[entry.row], targets) for entry in best.rows}
+    cells = {place: point for place, point in means.items() if point is not None}
     first = table[best.rows[0].row]
     words = target_words(targets, len(first.cells) - 1)
     beside = published_point(first, targets, "alpha", "beta")
@@ -64,11 +59,11 @@ def values(results: Sequence[Result]) -> Grid:
     return Grid(data, row_name(first.key), words, cells, sam, beside[0].mean if beside else None, differing)
 
 
-def draw(found: Grid) -> Figure:
-    """A heat map with the numbers in it."""
-    alphas, betas = (sorted({key[axis] for key in found.cells}) for axis in (0, 1))
+def draw(grid: Grid) -> Figure:
+    """Draw a heat map with the numbers in it."""
+    alphas, betas = (sorted({key[axis] for key in grid.cells}) for axis in (0, 1))
     means = np.full((len(alphas), len(betas)), math.nan)
-    for (alpha, beta), point in found.cells.items():
+    for (alpha, beta), point in grid.cells.items():
         means[alphas.index(alpha), betas.index(beta)] = point.mean
     figure = new_figure(width=2.6 + 0.95 * len(betas), height=2.0 + 0.75 * len(alphas))
     axes = figure.add_subplot(xlabel="beta", ylabel="alpha")
@@ -77,29 +72,25 @@ def draw(found: Grid) -> Figure:
     axes.set_xticks(range(len(betas)), [f"{beta:g}" for beta in betas])
     axes.set_yticks(range(len(alphas)), [f"{alpha:g}" for alpha in alphas])
     middle = (np.nanmin(means) + np.nanmax(means)) / 2
-    for (alpha, beta), point in found.cells.items():
+    for (alpha, beta), point in grid.cells.items():
         colour = "black" if point.mean > middle else "white"
         x, y, words = betas.index(beta), alphas.index(alpha), _words(point, between="\n")
         axes.text(x, y, words, ha="center", va="center", color=colour, fontsize=8.5)
-    bar = figure.colorbar(drawn, ax=axes, label=f"accuracy, % ({found.targets})")
+    bar = figure.colorbar(drawn, ax=axes, label=f"accuracy, % ({grid.targets})")
     bar.outline.set_visible(False)
-    return _style.titled(figure, f"{found.name} on {found.data}: alpha and beta", "; ".join(_notes(found)))
+    return _style.titled(figure, f"{grid.name} on {grid.data}: alpha and beta", "; ".join(_notes(grid)))
 
 
-def _notes(found: Grid) -> list[str]:
+def _notes(grid: Grid) -> list[str]:
     notes = []
-    if found.sam is not None:
-        above = sum(point.mean > found.sam.mean for point in found.cells.values())
-        notes = [f"SAM: {_words(found.sam, between=' ')}", f"{above} of {len(found.cells)} cells are above SAM"]
-    if found.published is not None:
-        settings = paper.settings_of(found.data)
-        notes.append(f"published at alpha {settings['alpha']:g}, beta {settings['beta']:g}: {found.published:.1f}")
-    return [*notes, found.departures] if found.departures else notes
+    if grid.sam is not None:
+        above = sum(point.mean > grid.sam.mean for point in grid.cells.values())
+        notes = [f"SAM: {_words(grid.sam, between=' ')}", f"{above} of {len(grid.cells)} cells are above SAM"]
+    if grid.published is not None:
+        settings = paper.settings_of(grid.data)
+        notes.append(f"published at alpha {settings['alpha']:g}, beta {settings['beta']:g}: {grid.published:.1f}")
+    return [*notes, grid.departures] if grid.departures else notes
 
 
 def _words(point: Point, between: str) -> str:
     return f"{point.mean:.1f}" + ("" if point.spread is None else f"{between}± {point.spread:.1f}")
-
-
-def figure(_out: Path, results: Sequence[Result]) -> Figure:
-    return draw(values(results))

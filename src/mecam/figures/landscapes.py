@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mecam.analysis.landscape import Landscape, read
-from mecam.benchmark.results import DAMAGE, Result, recipe_of
+from mecam.benchmark.results import DAMAGE, Result
 from mecam.benchmark.tables import rows
 from mecam.figures import _style
 from mecam.figures.points import Missing, in_paper_order, named
+from mecam.recipe import recipe_of
 from mecam.runs import RunError, RunFolder
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Landscapes:
 
 
 def values(out: Path, results: Sequence[Result]) -> Landscapes:
-    """The saved grids that can be compared: of one target and seed, over the same images and directions."""
+    """Return the saved grids that can be compared: one target and seed, the same images and directions."""
     groups: dict[tuple[object, ...], dict[Path, tuple[Result, Landscape]]] = {}
     for file in sorted({*out.glob("*/landscape-*.npz"), *out.glob("*/*/landscape-*.npz")}):
         try:
@@ -62,28 +63,24 @@ def values(out: Path, results: Sequence[Result]) -> Landscapes:
 
 
 def _worth(group: Mapping[Path, tuple[Result, Landscape]]) -> tuple[int, bool, int]:
-    """More runs, then random directions, as the paper's, then more points."""
+    """Return the sort key of a group: more runs, then random directions as in the paper, then more points."""
     _, grid = next(iter(group.values()))
     return len(group), "random" in str(grid.setting.get("directions")), grid.loss.size
 
 
-def draw(found: Landscapes) -> Figure:
-    """Seen from above, the loss written on the lines."""
+def draw(landscapes: Landscapes) -> Figure:
+    """Draw labelled contours, side by side."""
     from mecam.analysis.plot_landscape import contours
 
-    figure = contours(found.grids)
+    figure = contours(landscapes.grids)
     for axes in figure.axes:
         axes.grid(visible=False)
-    where = f"{found.data}, target {found.target}, seed {found.seed}, {found.split} images"
+    where = f"{landscapes.data}, target {landscapes.target}, seed {landscapes.seed}, {landscapes.split} images"
     return _style.titled(figure, f"Loss landscapes: {where}")
 
 
-def figure(out: Path, results: Sequence[Result]) -> Figure:
-    return draw(values(out, results))
-
-
 def _command(results: Sequence[Result]) -> str:
-    """The command for the runs that the figure compares, those of one target and seed; or the one that trains them."""
+    """Return the `mecam landscape` command for runs of one target and seed, or the command that trains them."""
     groups: dict[tuple[str, str, int], dict[str, Result]] = {}
     for result in sorted(results, key=lambda result: (result.recipe.steps, result.validation or 0)):
         recipe = result.recipe

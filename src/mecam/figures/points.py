@@ -1,4 +1,4 @@
-"""What figures are drawn from: means over seeds, the names of rows, and the reason why there is nothing to draw."""
+"""Data of the figures: means over seeds, names of rows, and why a figure cannot be drawn."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ PREFERRED = "PACS"  # the data set of the paper's figures
 
 
 class Missing(Exception):
-    """Why a figure cannot be drawn, and the command that produces what it lacks; RESULTS stands for the folder."""
+    """A figure cannot be drawn; `command` produces what it lacks, with RESULTS for the folder."""
 
     def __init__(self, why: str, command: str) -> None:
         super().__init__(why)
         self.why, self.command = why, command
 
     def command_for(self, out: Path) -> str:
-        """The command for the results in this folder."""
+        """Return the command for the results in this folder."""
         return self.command.replace("RESULTS", shlex.quote(str(out)))
 
 
@@ -49,12 +49,12 @@ class Line:
 
 
 def mean_point(x: float, values: Sequence[float]) -> Point:
-    """The mean of the seeds' values."""
+    """Return the mean over seeds."""
     return Point(x, statistics.fmean(values), SPREADS["stderr"](values) if len(values) > 1 else None)
 
 
 def over_targets(row: Row, targets: Collection[str], x: float = 0.0) -> Point | None:
-    """The mean over targets inside each seed, then over the seeds that have all of them; None without such a seed."""
+    """Return the mean over targets per seed, then over the seeds that have all targets; None without such a seed."""
     seeds = sorted({seed for _, seed in row.values})
     whole = [seed for seed in seeds if all((target, seed) in row.values for target in targets)]
     averages = [statistics.fmean(row.values[target, seed] for target in targets) for seed in whole]
@@ -62,24 +62,24 @@ def over_targets(row: Row, targets: Collection[str], x: float = 0.0) -> Point | 
 
 
 def published_mean(key: Key, target: str = AVERAGE) -> float | None:
-    """The published accuracy of this row on its data set: the first of the tables that have it."""
+    """Return the published accuracy of this row, from the first table that has it."""
     return next((cell.mean for cell in paper.beside(key, target)), None)
 
 
 def published_average(row: Row) -> float | None:
-    """The published average beside this row's, if that is over as many targets."""
+    """Return the published average for this row, if it is over as many targets."""
     targets = paper.TARGETS.get(row.key.data, {})
     return published_mean(row.key) if len(targets) == len(row.cells) - 1 else None
 
 
 def row_name(key: Key) -> str:
-    """The paper's name for a row without its settings, such as MeCAM; ours where it has none."""
+    """Return the paper's name for a row without its settings, such as MeCAM; ours where it has none."""
     cells = paper.beside(key, AVERAGE, PREFERRED)
     return cells[0].algorithm if cells else replace(key, variant="").label
 
 
 def named(keys: Sequence[Key]) -> list[str]:
-    """Names for the rows of a figure; settings are named where two rows would be called the same."""
+    """Return names for the rows of a figure, with settings where names would repeat."""
     names = [row_name(key) for key in keys]
     return [
         f"{name} ({key.variant})" if names.count(name) > 1 and key.variant else name
@@ -88,18 +88,18 @@ def named(keys: Sequence[Key]) -> list[str]:
 
 
 def in_paper_order(optimizer: str) -> int:
-    """The paper's optimizers first, in its order."""
+    """Return the sort key that puts the paper's optimizers first, in its order."""
     return FIRST.index(optimizer) if optimizer in FIRST else len(FIRST)
 
 
 def main_data(names: Iterable[str]) -> str:
-    """The data set to draw: the paper's if it is among them, else the most frequent, the first of equals."""
+    """Return the data set to draw: the paper's if present, else the most frequent."""
     counts = Counter(names)
     return max(counts, key=lambda data: (data == PREFERRED, counts[data]))
 
 
 def target_words(targets: Iterable[str], total: int) -> str:
-    """Which targets a mean is over."""
+    """Describe the targets a mean is over."""
     names = sorted(targets)
     return f"average of {total} targets" if len(names) == total > 1 else f"target {', '.join(names)}"
 
@@ -107,5 +107,5 @@ def target_words(targets: Iterable[str], total: int) -> str:
 def departures(rows: Iterable[Row], but: Collection[str] = ()) -> str:
     """Return how the settings of these rows, `but` some, differ from the published ones, for a figure's footnote."""
     words = dict.fromkeys(words for row in rows for words in differences.fewest(differences.of_row(row)))
-    found = [each for each in words if each.split()[0] not in but]
-    return f"ours: {'; '.join(found)}" if found else ""
+    shown = [each for each in words if each.split()[0] not in but]
+    return f"ours: {'; '.join(shown)}" if shown else ""

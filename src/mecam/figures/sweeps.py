@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from mecam.recipe import Recipe
 
 @dataclass(frozen=True)
 class Swept:
-    """A row, by its place in the page's table, and the values it has of what is swept."""
+    """A row, by its index in the page's table, and its values of the swept settings."""
 
     row: int
     values: list[float]
@@ -33,39 +33,38 @@ class Sweep:
 
 
 def sweeps(rows: Sequence[tuple[Key, Recipe]], swept: Sequence[str]) -> list[Sweep]:
-    """The groups in which each of the swept settings of the optimizer has two values or more."""
+    """Return the groups in which each swept setting of the optimizer has at least two values."""
     groups: dict[str, list[Swept]] = {}
-    names: dict[str, tuple[str, str]] = {}
-    firsts: dict[str, Recipe] = {}
+    described: dict[str, tuple[str, str, Recipe]] = {}
     of_sam = [(place, recipe) for place, (_, recipe) in enumerate(rows) if recipe.optimizer == "sam"]
     for place, (key, recipe) in enumerate(rows):
         settings = settings_of(recipe)
-        if not all(_is_number(settings.get(name)) for name in swept):
+        if any(type(settings.get(name)) not in (int, float) for name in swept):
             continue
-        group = _alike(recipe, _without(settings, swept))
+        group = alike(recipe, optimizer_settings={key: value for key, value in settings.items() if key not in swept})
         groups.setdefault(group, []).append(Swept(place, [float(settings[name]) for name in swept]))
-        names[group], firsts[group] = (key.data, without_settings(key, swept).label), recipe
+        described[group] = key.data, without_settings(key, swept).label, recipe
     return [
-        Sweep(*names[group], list(swept), found, _reference(firsts[group], swept, of_sam))
-        for group, found in groups.items()
-        if all(len({entry.values[place] for entry in found}) > 1 for place in range(len(swept)))
+        Sweep(data, label, list(swept), entries, _reference(recipe, swept, of_sam))
+        for entries, (data, label, recipe) in zip(groups.values(), described.values(), strict=True)
+        if all(len({entry.values[place] for entry in entries}) > 1 for place in range(len(swept)))
     ]
 
 
 def shared_targets(sweep: Sweep, table: Sequence[Row]) -> set[str]:
-    """The targets that all rows of a sweep have; rows without a finished run do not count."""
+    """Return the targets that all rows of a sweep have; rows without a finished run do not count."""
     begun = [{target for target, _ in table[entry.row].values} for entry in sweep.rows if table[entry.row].values]
     return set.intersection(*begun) if begun else set()
 
 
 def without_settings(key: Key, names: Sequence[str]) -> Key:
-    """The row without these settings in its variant."""
+    """Return the row without these settings in its variant."""
     parts = [part for part in key.variant.split(", ") if part.partition("=")[0].rpartition(".")[2] not in names]
     return replace(key, variant=", ".join(part for part in parts if part))
 
 
 def published_point(row: Row, targets: Collection[str], *swept: str) -> tuple[Point, ...]:
-    """MeCAM's published average, at the paper's value of the first swept setting; none for rows it is not about."""
+    """Return MeCAM's published average at the paper's value of the first swept setting; nothing for other rows."""
     theirs, ours = paper.settings_of(row.key.data), settings_of(row.results[0].recipe)
     mean = published_average(row)
     same = all(ours.get(name) == value for name, value in theirs.items() if name not in swept)
@@ -74,36 +73,27 @@ def published_point(row: Row, targets: Collection[str], *swept: str) -> tuple[Po
     return (Point(theirs[swept[0]], mean),)
 
 
-def _alike(recipe: Recipe, settings: dict[str, Any]) -> str:
-    """What recipes share that differ in target, seed and some of the optimizer's settings alone."""
-    rest = {**recipe.to_dict(), "target": None, "seed": None, "optimizer_settings": settings}
-    return json.dumps(rest, sort_keys=True, default=str)
+def alike(recipe: Recipe, **replaced: Any) -> str:
+    """Return the same string for recipes that differ only in target, seed and what is `replaced`."""
+    return json.dumps({**recipe.to_dict(), "target": None, "seed": None, **replaced}, sort_keys=True, default=str)
 
 
 def _reference(recipe: Recipe, swept: Sequence[str], of_sam: Sequence[tuple[int, Recipe]]) -> int | None:
-    """Find the row of SAM to compare a sweep with, at the same rho and lr if there is one; none for sweeps of rho."""
+    """Return the row of SAM to compare a sweep with, at the same rho and lr if possible; None for sweeps of rho."""
 
     def differs(sam: Recipe) -> tuple[bool, bool]:
         return settings_of(sam)["rho"] != settings_of(recipe).get("rho"), sam.lr != recipe.lr
 
-    wanted = _alike(replace(recipe, optimizer="sam", lr=0.0), {})
-    fitting = [(place, sam) for place, sam in of_sam if _alike(replace(sam, lr=0.0), {}) == wanted]
+    same: dict[str, Any] = {"optimizer": "sam", "lr": 0.0, "optimizer_settings": {}}
+    fitting = [(place, sam) for place, sam in of_sam if alike(sam, **same) == alike(recipe, **same)]
     if "rho" in swept or not fitting:
         return None
     return min(fitting, key=lambda entry: differs(entry[1]))[0]
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:
-    """The optimizer's hyperparameters with its defaults, so that a run at the default is a point of the sweep."""
+    """Return the optimizer's hyperparameters with defaults: a run at the default is a point of the sweep."""
     from mecam.optim.registry import OPTIMIZERS
 
     defaults = OPTIMIZERS[recipe.optimizer].defaults if recipe.optimizer in OPTIMIZERS else {}
     return {**defaults, **recipe.optimizer_settings}
-
-
-def _without(settings: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if name not in names}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

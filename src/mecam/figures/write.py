@@ -1,4 +1,4 @@
-"""Every figure of the paper, by name, and what `mecam figures` does: write those that the runs of a folder allow."""
+"""The figures of the paper by name; write those that the runs of a folder allow."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mecam.analysis import demonstration
+from mecam.analysis._figure import load
 from mecam.benchmark import results
 from mecam.benchmark.results import Result
-from mecam.figures import _style, accuracy, alpha_beta, iterations, landscapes, rho
+from mecam.figures import _style, accuracy, alpha_beta, iterations, landscapes, rho, two_minima
 from mecam.figures.points import Missing
+from mecam.progress import Event, Progress, silent
 from mecam.runs import RunError, write_atomic
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ FORMATS = ("png", "svg")
 
 
 @dataclass(frozen=True)
-class Entry:
+class PaperFigure:
     """A figure of the paper."""
 
     title: str
@@ -30,21 +31,29 @@ class Entry:
     draw: Callable[[Path, Sequence[Result]], Figure]  # raises Missing
 
 
-FIGURES: Mapping[str, Entry] = {
-    "figure1": Entry("Figure 1", "Average accuracy of all methods.", accuracy.figure),
-    "figure2": Entry(
-        "Figure 2", "A sharp and a flat minimum: SAM's sharpness and the curvature metric.", demonstration.figure
+def _drawn(module: Any) -> Callable[[Path, Sequence[Result]], Figure]:
+    return lambda _, results: module.draw(module.values(results))
+
+
+FIGURES: Mapping[str, PaperFigure] = {
+    "figure1": PaperFigure("Figure 1", "Average accuracy of all methods.", _drawn(accuracy)),
+    "figure2": PaperFigure(
+        "Figure 2", "A sharp and a flat minimum: SAM's sharpness and the curvature metric.", two_minima.figure
     ),
-    "figure3": Entry("Figure 3", "Accuracy against training iterations, one panel per target.", iterations.figure),
-    "figure4": Entry("Figure 4", "Loss landscapes on one scale.", landscapes.figure),
-    "figureIa": Entry("Supplementary Figure I(a)", "Accuracy against rho.", rho.figure),
-    "figureIb": Entry("Supplementary Figure I(b)", "Accuracy for alpha against beta.", alpha_beta.figure),
+    "figure3": PaperFigure(
+        "Figure 3", "Accuracy against training iterations, one panel per target.", _drawn(iterations)
+    ),
+    "figure4": PaperFigure(
+        "Figure 4", "Loss landscapes on one scale.", lambda *args: landscapes.draw(landscapes.values(*args))
+    ),
+    "figureIa": PaperFigure("Supplementary Figure I(a)", "Accuracy against rho.", _drawn(rho)),
+    "figureIb": PaperFigure("Supplementary Figure I(b)", "Accuracy for alpha against beta.", _drawn(alpha_beta)),
 }
 
 
 @dataclass(frozen=True)
 class Written:
-    """What came of a figure: its files, or why there are none and the command that produces what is missing."""
+    """The files of a figure, or why there are none and the command that produces what is missing."""
 
     name: str
     files: tuple[Path, ...] = ()
@@ -58,40 +67,37 @@ class Written:
         return f"{title} is left out: {self.why}; run {self.command}"
 
 
-def write(
-    out: Path | str, folder: Path | str = "figures", *, tell: Callable[[str], None] | None = None
-) -> list[Written]:
+def write(out: Path | str, folder: Path | str = "figures", *, progress: Progress = silent) -> list[Written]:
     """Write the paper's figures of the runs in `out` to `folder`, as PNG and SVG.
 
     Args:
-        tell: gets a line on each run that cannot be read.
+        progress: gets a warning for each run that cannot be read.
     """
     out, folder = Path(out), Path(folder)
     if not out.is_dir():
         raise RunError(f"there is no folder {out}; give the --out of mecam bench")
-    found, problems = results.read(out)
-    for problem in problems if tell is not None else ():
-        tell(problem)  # type: ignore[misc]
+    finished, problems = results.read(out)
+    for problem in problems:
+        progress(Event(str(out), text=problem, kind="warning"))
     folder.mkdir(parents=True, exist_ok=True)
-    return [_write(name, out, found, folder) for name in FIGURES]
+    return [_write(name, out, finished, folder) for name in FIGURES]
 
 
-def images(name: str, out: Path, found: Sequence[Result], formats: Sequence[str] = FORMATS) -> dict[str, bytes]:
-    """A figure in these formats; `Missing` where the runs do not allow it."""
-    with _style.settings():
-        drawn = FIGURES[name].draw(out, found)
+def images(name: str, out: Path, finished: Sequence[Result], formats: Sequence[str] = FORMATS) -> dict[str, bytes]:
+    """Return a figure in these formats; raise Missing where the runs do not allow it."""
+    with load().rc_context(_style.SETTINGS):  # whatever matplotlib was set to before
+        drawn = FIGURES[name].draw(out, finished)
         return {kind: _bytes(drawn, kind) for kind in formats}
 
 
-def _write(name: str, out: Path, found: Sequence[Result], folder: Path) -> Written:
+def _write(name: str, out: Path, finished: Sequence[Result], folder: Path) -> Written:
     try:
-        drawn = images(name, out, found)
+        drawn = images(name, out, finished)
     except Missing as missing:
         return Written(name, (), missing.why, missing.command_for(out))
-    files = []
-    for kind, content in drawn.items():
-        files.append(folder / f"{name}.{kind}")
-        write_atomic(files[-1], content)
+    files = {folder / f"{name}.{kind}": content for kind, content in drawn.items()}
+    for file, content in files.items():
+        write_atomic(file, content)
     return Written(name, tuple(files))
 
 

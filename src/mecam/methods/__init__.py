@@ -1,4 +1,4 @@
-"""Domain-generalization methods: which gradient to take on a batch of several domains."""
+"""Domain-generalization methods: the gradient to take on a batch of several domains."""
 
 from mecam.methods.base import Batch, Method, Setting
 from mecam.methods.registry import METHODS, create, register

@@ -1,22 +1,28 @@
-"""A penalty that takes its weight at a step of the run: what IRM, VREx and Fishr share."""
+"""A penalty whose weight changes at one step of the run, shared by IRM, VREx and Fishr."""
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from torch import nn
 
+from mecam.hyperparameters import Hyperparameter, LogUniform
 from mecam.methods.base import Method, Setting
 from mecam.models.network import Network
 
 
 class Annealed(Method):
-    """Weighs its penalty by `before`, and by λ from the annealing step on.
+    """A method that weighs its penalty by `before`, and by λ from the annealing step on.
 
-    The base optimizer starts anew at that step: its moments are those of a loss of another size.
+    The base optimizer is reset at that step, since its moments belong to a loss of another scale.
     """
 
-    before: ClassVar[float] = 1.0
+    before = 1.0
+    hyperparameters = {
+        "lam": Hyperparameter("weight of the penalty, once annealed", search=LogUniform(-1, 5)),
+        "anneal": Hyperparameter(
+            "step at which the penalty takes this weight; scaled down in runs shorter than 5,000 steps",
+            search=LogUniform(0, 4),
+        ),
+    }
 
     def __init__(self, *, lam: float, anneal: float) -> None:
         self.lam, self.anneal = float(lam), float(anneal)
@@ -29,5 +35,5 @@ class Annealed(Method):
         return 0 < step == self.start
 
     def weight(self, step: int) -> float:
-        """The factor on the penalty at this step."""
+        """Return the factor on the penalty at this step."""
         return self.lam if step >= self.start else self.before

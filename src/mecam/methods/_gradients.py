@@ -1,4 +1,4 @@
-"""Gradients of single domains, at the network's weights or at others, for methods that write gradients themselves."""
+"""Gradients per domain, at the network's weights or at others, for methods that write gradients themselves."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Named = dict[str, Tensor]  # by the names of the network's parameters or buffers
 
 
 def trained(network: nn.Module) -> Named:
-    """The weights that learn."""
+    """Return the weights that are trained."""
     return {name: parameter for name, parameter in network.named_parameters() if parameter.requires_grad}
 
 
 def fill(network: nn.Module, gradients: Mapping[str, Tensor]) -> None:
-    """Make these the parameters' gradients, laid out in memory as the parameters are: fused optimizers ask for it."""
+    """Set the parameters' gradients, in the memory layout of the parameters, which fused optimizers require."""
     for name, parameter in network.named_parameters():
         gradient = gradients.get(name)
         if gradient is not None and gradient.stride() != parameter.stride():
@@ -31,20 +31,20 @@ def fill(network: nn.Module, gradients: Mapping[str, Tensor]) -> None:
 
 
 def plain_pass(network: nn.Module, batch: Batch) -> Tensor:
-    """f_B(θ), without a gradient: what is logged, and the one pass of a step that batch norm's statistics follow."""
+    """Return f_B(θ) without a gradient. It is logged, and batch norm's running statistics follow this pass alone."""
     with torch.no_grad():
         return F.cross_entropy(network(batch.images), batch.labels)
 
 
 def spare_buffers(network: nn.Module) -> Named:
-    """Copies of the buffers, for passes that shall leave no trace in them."""
+    """Return copies of the buffers, for passes that must not change them."""
     return {name: buffer.clone() for name, buffer in network.named_buffers()}
 
 
 def gradient_at(
     network: nn.Module, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor], images: Tensor, labels: Tensor
 ) -> Named:
-    """∇ CE on these images at these weights; of batch norm's statistics, only `buffers` change."""
+    """Return ∇ CE on these images at these weights. Running statistics change in `buffers` alone."""
     here = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
     loss = F.cross_entropy(functional_call(network, {**here, **buffers}, (images,)), labels)
     return _named(here, loss)
@@ -53,7 +53,7 @@ def gradient_at(
 def after_first_adam_step(
     weights: Mapping[str, Tensor], gradients: Mapping[str, Tensor], *, lr: float, weight_decay: float
 ) -> Named:
-    """θ − lr g / (|g| + ε), g with weight decay: a fresh Adam's moments after one step are g and g²."""
+    """Return θ − lr g / (|g| + ε), g with weight decay: the first step of Adam, whose moments are then g and g²."""
     after = {}
     for name, weight in weights.items():
         g = gradients[name] + weight_decay * weight.detach()
@@ -62,11 +62,11 @@ def after_first_adam_step(
 
 
 def domain_gradients(network: nn.Module, batch: Batch) -> tuple[Tensor, list[Named]]:
-    """f_B(θ), and ∇f_d(θ) of every domain.
+    """Return f_B(θ) and the gradient ∇f_d(θ) of every domain.
 
-    Where no layer looks at more than one image, each domain has its own forward and backward, which together cost what
-    the batch's would. Where batch norm takes its statistics from the batch, they are the whole batch's, as in ERM and
-    nearer to those it predicts with than a single domain's: one forward, and a backward through it for every domain.
+    Where no layer mixes images, each domain has its own forward and backward, at the cost of one pass on the batch.
+    Where batch norm uses batch statistics, one forward on the whole batch serves all domains, as in ERM, and each
+    domain has a backward through it: these statistics are closer to those of prediction than a single domain's.
     """
     weights = trained(network)
     logits: Iterable[Tensor] = (network(images) for images, _ in batch.by_domain())
@@ -82,14 +82,14 @@ def domain_gradients(network: nn.Module, batch: Batch) -> tuple[Tensor, list[Nam
 
 
 def stacked(gradients: Sequence[Named]) -> Iterable[tuple[str, Tensor]]:
-    """For every weight, its gradients in all domains along a first axis."""
+    """Stack the gradients of all domains along a first axis, for every weight."""
     for name in gradients[0]:
         yield name, torch.stack([gradient[name] for gradient in gradients])
 
 
 def _named(weights: Mapping[str, Tensor], loss: Tensor, *, keep: bool = False) -> Named:
-    """The gradient of the loss by the weights' names; of a weight that it does not depend on, zero."""
-    found = torch.autograd.grad(
+    """Return the gradient of the loss by weight; zero for a weight that the loss does not depend on."""
+    gradients = torch.autograd.grad(
         loss, list(weights.values()), retain_graph=keep, allow_unused=True, materialize_grads=True
     )
-    return dict(zip(weights, found, strict=True))
+    return dict(zip(weights, gradients, strict=True))

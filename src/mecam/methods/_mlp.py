@@ -1,4 +1,4 @@
-"""The small network that adversaries are made of."""
+"""The multilayer perceptron of adversaries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import nn
 
 
 def mlp(inputs: int, outputs: int, *, width: int, depth: int, dropout: float = 0.0) -> nn.Sequential:
-    """`depth` linear layers, dropout and ReLU between them."""
+    """Return `depth` linear layers with dropout and ReLU between them."""
     sizes = [inputs, *[width] * (depth - 1)]
     layers = nn.Sequential()
     for size in sizes[:-1]:

@@ -1,39 +1,38 @@
-"""AND-mask (Parascandolo et al., 2021): learn only where the domains agree on the way."""
+"""AND-mask (Parascandolo et al., 2021): learn only where the domains agree on the sign."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
+from mecam.hyperparameters import Hyperparameter, Uniform
 from mecam.methods._gradients import domain_gradients, fill, stacked
 from mecam.methods.base import Batch, Method
 from mecam.models.network import Network
-from mecam.optim.hyperparameters import Hyperparameter, Uniform
 
 EPS = 1e-10  # a mask of zeros gives a gradient of zeros
 
 
 class ANDMask(Method):
-    """The mean of the domains' gradients Gd, without the entries on whose sign too few of them agree:
+    """Average the domains' gradients Gd, without the entries on whose sign too few domains agree:
 
     G = m ⊙ mean_d Gd / mean(m),  m = [ |mean_d sign Gd| ≥ τ ],  one tensor of weights at a time
     """
 
-    name: ClassVar[str] = "andmask"
-    recordable: ClassVar[bool] = True
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+    name = "andmask"
+    capturable = True
+    hyperparameters = {
         "tau": Hyperparameter("agreement from which an entry counts; 1: all domains", high=1, search=Uniform(0.5, 1))
     }
-    surgery: ClassVar[bool] = True
-    compares: ClassVar[bool] = True
+    surgery = True
+    compares = True
 
     def __init__(self, *, tau: float = 1.0) -> None:
         self.tau = float(tau)
 
     def mask(self, gradients: Tensor) -> Tensor:
-        """Which entries count, given the domains' gradients of one tensor along the first axis."""
+        """Return the mask of one tensor, given the domains' gradients along the first axis."""
         return (gradients.sign().mean(0).abs() >= self.tau).to(gradients.dtype)
 
     def gradient(

@@ -1,9 +1,9 @@
-"""ARM, adaptive risk minimization (Zhang et al., 2021): a context drawn from the batch tells which domain it is."""
+"""ARM, adaptive risk minimization (Zhang et al., 2021): a context computed from the batch identifies the domain."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import Any, ClassVar, Self, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,20 +13,20 @@ from mecam.methods.base import Batch, Method, Setting
 from mecam.models.network import Network
 
 SUPPORT = 8  # images that share a context
-WIDTH = 64  # of the context net
+WIDTH = 64  # channels of the context net
 
 
 class ARM(Method):
     """min CE(f([x, mean of c over the support of x]), y) over the network f and the context net c
 
-    A support is 8 images of a domain in their order, all of its images where 8 does not divide their number; in
-    prediction likewise of the batch. DomainBed's optimizer never sees the context net; here it trains.
+    A support is 8 consecutive images of a domain, or all of its images where 8 does not divide their number; in
+    prediction, the same of the batch. DomainBed's optimizer leaves the context net out; here it is trained.
     """
 
-    name: ClassVar[str] = "arm"
-    recordable: ClassVar[bool] = True
-    compares: ClassVar[bool] = True
-    mates: ClassVar[bool] = True
+    name = "arm"
+    capturable = True
+    compares = True
+    mates = True
 
     def build(self, network: Network, setting: Setting) -> nn.Module:  # noqa: ARG002
         return Contextual(network)
@@ -37,7 +37,7 @@ class ARM(Method):
 
 
 def support_of(images: int) -> int:
-    """The size of the supports that so many images fall into."""
+    """Return the support size for this number of images."""
     return SUPPORT if images % SUPPORT == 0 else images
 
 
@@ -86,7 +86,7 @@ class Adaptive(nn.Module):
 
 
 def widen(backbone: nn.Module) -> None:
-    """Let the convolution that sees the image see a fourth channel, with the first one's weights to start from."""
+    """Give the first convolution a fourth input channel, initialised with the weights of the first channel."""
     for module in backbone.modules():
         if isinstance(module, nn.Conv2d) and module.in_channels == 3 and module.groups == 1:
             module.in_channels = 4

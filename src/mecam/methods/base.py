@@ -1,6 +1,7 @@
-"""What a domain-generalization method is: which gradient to take on a batch of several domains.
+"""The interface of a domain-generalization method: the gradient to take on a batch of several domains.
 
-An optimizer runs the closure one to four times a step, at weights of its choice, so a method says *when* things happen:
+An optimizer runs the closure one to four times per step, at weights of its choice, so a method separates what happens
+once per run, once per step and once per pass:
 
     network = method.build(network, setting)            once: the network it trains
     each step:
@@ -9,8 +10,8 @@ An optimizer runs the closure one to four times a step, at weights of its choice
             loss, next = method.gradient(network, batch, draw, state)
         state = method.after(network, batch, draw, next of the first pass)
 
-`gradient` is `loss` and its backward unless the method writes gradients itself. Both are pure: what they change is in
-the state they return, and of those the loop keeps the first pass's.
+`gradient` is `loss` and its backward unless the method writes gradients itself. Both are pure: their only effect is the
+state they return, and the loop keeps the state of the first pass.
 """
 
 from __future__ import annotations
@@ -22,54 +23,54 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from mecam.hyperparameters import Hyperparameter
 from mecam.methods.side import Side
 from mecam.models.network import Network
-from mecam.optim.hyperparameters import Hyperparameter
 
 PROTOCOL_STEPS = 5000  # published step counts (anneal, linear_steps) hold in runs of at least this length
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Images of several source domains, domain after domain, the same number of each."""
+    """Images of several source domains, one domain after another, with the same number of images per domain."""
 
     images: Tensor
     labels: Tensor
     domains: int
-    step: int = 0  # the step it is for
+    step: int = 0
 
     def by_domain(self) -> list[tuple[Tensor, Tensor]]:
         return list(zip(self.images.chunk(self.domains), self.labels.chunk(self.domains), strict=True))
 
     def domain_labels(self) -> Tensor:
-        """The number of the domain each image is from."""
+        """Return the index of each image's domain."""
         each = len(self.labels) // self.domains
         return torch.arange(self.domains, device=self.labels.device).repeat_interleave(each)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a method is told of the run it is built for."""
+    """The run that a method is built for."""
 
     classes: int
     domains: int  # sources
     steps: int
-    lr: float  # of the main optimizer
+    lr: float  # main optimizer
     weight_decay: float = 0.0
-    lr_ratio: float = 1.0  # of that to an Adam's in its place
+    lr_ratio: float = 1.0  # lr relative to the one that Adam would have in its place
 
     @property
     def adam_lr(self) -> float:
-        """What suits an Adam on this problem: of the sides, of inner steps."""
+        """Learning rate for auxiliary Adam optimizers and inner steps."""
         return self.lr / self.lr_ratio
 
     def scaled(self, steps: float) -> int:
-        """A published number of steps; in proportion in a run of fewer than 5,000."""
+        """Scale a published number of steps down in proportion for runs of fewer than 5,000 steps."""
         return round(steps * self.steps / PROTOCOL_STEPS) if self.steps < PROTOCOL_STEPS else int(steps)
 
 
 class Method:
-    """The parts of a method; most override `loss` alone.
+    """The base class of methods; most override `loss` alone.
 
     Its hyperparameters are keyword arguments of the constructor, declared in `hyperparameters`.
     """
@@ -77,66 +78,70 @@ class Method:
     name: ClassVar[str]
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {}
     sources: ClassVar[int] = 1  # source domains it needs at least
-    images: ClassVar[int] = 1  # images of a domain and step it needs at least
+    images: ClassVar[int] = 1  # images per domain and step it needs at least
     surgery: ClassVar[bool] = False  # writes gradients itself, which then carry no graph
-    recordable: ClassVar[bool] = False  # between restarts nothing but tensors changes, and nothing waits for the device
-    compares: ClassVar[bool] = False  # its loss is no mean over images: under torchrun each process sees its own part
+    capturable: ClassVar[bool] = False  # only tensors change between restarts, and nothing synchronizes with the device
+    compares: ClassVar[bool] = (
+        False  # its loss is not a mean over images: under torchrun each process computes it on its own part
+    )
     mates: ClassVar[bool] = False  # predictions depend on the other images of the batch
-    optimizer_settings: ClassVar[Mapping[str, Any]] = {}  # what its authors set in Adam, unless the recipe does
-    virtual_domain: Any = None  # with `active()`: tells the method that an optimizer takes its meta pass
+    optimizer_settings: ClassVar[Mapping[str, Any]] = {}  # Adam's settings by the authors; the recipe has priority
+    virtual_domain: Any = None  # has `active()`, which an optimizer enters for its meta pass
 
     def build(self, network: Network, setting: Setting) -> nn.Module:  # noqa: ARG002
-        """The module to train, which maps images to logits; parts that it adds are initialised from torch's generator.
+        """Return the module to train, which maps images to logits. New parts are initialised from torch's generator.
 
-        What else trains, with an optimizer of its own, goes to `self.sides`.
+        Modules with an optimizer of their own belong to `self.sides`.
         """
         return network
 
     @property
     def sides(self) -> Mapping[str, Side]:
-        """Adversaries and the like, each with its own optimizer."""
+        """Auxiliary modules such as adversaries, each with its own optimizer."""
         return {}
 
     def groups(self, network: nn.Module) -> Sequence[Sequence[nn.Parameter]]:
-        """The parameters of the main optimizer, in groups that may learn at different rates."""
+        """Return the parameters of the main optimizer, in groups that may have different learning rates."""
         return [list(network.parameters())]
 
     def rates(self, step: int) -> Sequence[float]:  # noqa: ARG002
-        """The factor on each group's learning rate at this step; 0: the group does not train."""
+        """Return the factor on each group's learning rate at this step; 0 freezes the group."""
         return [1.0]
 
     def restarts(self, step: int) -> bool:  # noqa: ARG002
-        """Whether the base optimizer forgets its state before this step."""
+        """Return whether the base optimizer's state is cleared before this step."""
         return False
 
     def declines(self, step: int) -> bool:  # noqa: ARG002
-        """Whether the main optimizer rests at this step; `after` then gets the state as it was."""
+        """Return whether the main optimizer skips this step; `after` then gets the unchanged state."""
         return False
 
     def initial_state(self) -> Any:
-        """The running state before the first step, after `build`, in types that a checkpoint can hold."""
+        """Return the running state before the first step, after `build`, in types that a checkpoint can hold."""
         return None
 
     def draw(self, batch: Batch, generator: torch.Generator) -> Any:  # noqa: ARG002
-        """Everything random in the objective, once a step; the generator is on the CPU."""
+        """Draw everything random in the objective, once per step; the generator is on the CPU."""
         return None
 
     def loss(self, network: Any, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
-        """The objective at the network's weights, and the next running state."""
-        raise NotImplementedError(f"{type(self).__name__} has neither a loss nor a gradient; a method has one of them")
+        """Return the objective at the network's weights and the next running state."""
+        raise NotImplementedError(
+            f"{type(self).__name__} implements neither loss nor gradient; a method needs one of them"
+        )
 
     def gradient(self, network: Any, batch: Batch, draw: Any, state: Any, *, graph: bool = False) -> tuple[Tensor, Any]:
-        """Fill the parameters' gradients, which are empty; the objective's value and the next state."""
+        """Fill the parameters' gradients, which are empty; return the objective and the next state."""
         loss, state = self.loss(network, batch, draw, state)
         loss.backward(create_graph=graph)  # type: ignore[no-untyped-call]
         return loss.detach(), state
 
     def after(self, network: Any, batch: Batch, draw: Any, state: Any) -> Any:  # noqa: ARG002
-        """Once a step, after the optimizer: train the sides. Gets the first pass's state, gives the one to keep."""
+        """Train the sides, once per step after the optimizer. Take the first pass's state, return the one to keep."""
         return state
 
     def state_dict(self) -> dict[str, Any]:
-        """Of the sides; the running state is the loop's to keep."""
+        """Return the state of the sides; the loop keeps the running state."""
         return {name: side.state_dict() for name, side in self.sides.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -1,8 +1,8 @@
-"""CDANN, conditional domain-adversarial training (Li et al., 2018): DANN with a discriminator that knows the class."""
+"""CDANN, conditional domain-adversarial training (Li et al., 2018): DANN with a class-conditional discriminator."""
 
 from __future__ import annotations
 
-from typing import ClassVar, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,9 @@ class CDANN(DANN):
     E is an embedding of the classes, trained with the discriminator.
     """
 
-    name: ClassVar[str] = "cdann"
-    recordable: ClassVar[bool] = True
-    compares: ClassVar[bool] = True
+    name = "cdann"
+    capturable = True
+    compares = True
 
     def make_discriminator(self, features: int, setting: Setting) -> nn.Module:
         return Conditional(super().make_discriminator(features, setting), setting.classes, features)
@@ -31,12 +31,12 @@ class CDANN(DANN):
 
     def mean(self, each: Tensor, batch: Batch) -> Tensor:
         same = batch.labels[:, None] == batch.labels
-        share = 1 / same.sum(1, dtype=each.dtype)  # of an image in its class: they sum to the classes present
+        share = 1 / same.sum(1, dtype=each.dtype)  # per image; the shares sum to the number of classes present
         return torch.sum(each * share) / share.sum()
 
 
 class Conditional(nn.Module):
-    """A discriminator of features shifted by what is learned of their class."""
+    """A discriminator of features shifted by an embedding of their class."""
 
     def __init__(self, discriminator: nn.Module, classes: int, features: int) -> None:
         super().__init__()

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 from torch.nn import functional as F
 
+from mecam.hyperparameters import Hyperparameter, LogUniform
 from mecam.methods.base import Batch, Method
 from mecam.methods.mmd import mean_over_pairs
 from mecam.models.network import Network
-from mecam.optim.hyperparameters import Hyperparameter, LogUniform
 
 
 class CORAL(Method):
-    """Matches the mean and the covariance of features in each two domains.
+    """Match the means and covariances of the features of every pair of domains.
 
     CE + γ mean_{i<j} [mean((μ_i − μ_j)²) + mean((C_i − C_j)²)],   C the unbiased covariance
     """
 
-    name: ClassVar[str] = "coral"
-    recordable: ClassVar[bool] = True
-    sources: ClassVar[int] = 2
-    images: ClassVar[int] = 2
-    compares: ClassVar[bool] = True
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+    name = "coral"
+    capturable = True
+    sources = 2
+    images = 2
+    compares = True
+    hyperparameters = {
         "gamma": Hyperparameter("weight of the differences", search=LogUniform(-1, 1)),
     }
 
@@ -39,10 +38,10 @@ class CORAL(Method):
 
 
 def _penalty(z: Tensor) -> Tensor:
-    """For z of shape (domains, images, features), without a covariance matrix: ⟨C_i, C_j⟩ = ‖A_i A_jᵀ‖² / (n−1)²."""
+    """Return the penalty for z (domains, images, features), without covariances: ⟨C_i, C_j⟩ = ‖A_i A_jᵀ‖² / (n−1)²."""
     domains, images, features = z.shape
     means = z.mean(1)
     centred = (z - means[:, None]).flatten(0, 1)
     products = (centred @ centred.T / (images - 1)).view(domains, images, domains, images)
     covariances = mean_over_pairs((products**2).sum((1, 3))) / features**2
-    return 2 * means.var(0).mean() + covariances  # the mean square of a pair's difference is twice the variance
+    return 2 * means.var(0).mean() + covariances  # the mean squared difference of pairs is twice the variance

@@ -1,19 +1,19 @@
-"""DANN, domain-adversarial training (Ganin et al., 2016): features that do not tell the domain."""
+"""DANN, domain-adversarial training (Ganin et al., 2016): features that do not reveal the domain."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mecam.hyperparameters import Choice, Hyperparameter, LogUniform
 from mecam.methods._mlp import mlp
 from mecam.methods.base import Batch, Method, Setting
 from mecam.methods.side import Side
 from mecam.models.network import Network
-from mecam.optim.hyperparameters import Choice, Hyperparameter, LogUniform
 
 
 class DANN(Method):
@@ -21,21 +21,23 @@ class DANN(Method):
 
         D = CE(domain) + gp · meanᵢ ‖∂ Σ CE(domain) / ∂zᵢ‖²
 
-    They take turns: of 1 + k steps one is the network's and k are the discriminator's, in which the network rests.
+    They take turns: in every 1 + k steps, the network trains in one and the discriminator in k.
     lr and weight_decay are the network's, lr_d and weight_decay_d the discriminator's.
     """
 
-    name: ClassVar[str] = "dann"
-    recordable: ClassVar[bool] = True
-    sources: ClassVar[int] = 2
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+    name = "dann"
+    capturable = True
+    sources = 2
+    hyperparameters = {
         "lam": Hyperparameter("weight of the adversary", search=LogUniform(-2, 2)),
         "gp": Hyperparameter("weight of the discriminator's gradient penalty", search=LogUniform(-2, 1)),
-        "k": Hyperparameter("discriminator steps a network step", low=1, integer=True, search=LogUniform(0, 3, base=2)),
+        "k": Hyperparameter(
+            "discriminator steps per network step", low=1, integer=True, search=LogUniform(0, 3, base=2)
+        ),
         "beta1": Hyperparameter("Adam's first beta, on both sides", high=1, open_high=True, search=Choice((0, 0.5))),
-        "width": Hyperparameter("of the discriminator", low=1, integer=True, search=LogUniform(6, 10, base=2)),
+        "width": Hyperparameter("width of the discriminator", low=1, integer=True, search=LogUniform(6, 10, base=2)),
         "depth": Hyperparameter("layers of the discriminator", low=1, integer=True, search=Choice((3, 4, 5))),
-        "dropout": Hyperparameter("in the discriminator", high=1, open_high=True, search=Choice((0, 0.1, 0.5))),
+        "dropout": Hyperparameter("dropout in the discriminator", high=1, open_high=True, search=Choice((0, 0.1, 0.5))),
         "lr_d": Hyperparameter("learning rate of the discriminator; not given: lr", search=LogUniform(-5, -3.5)),
         "weight_decay_d": Hyperparameter("weight decay of the discriminator", search=LogUniform(-6, -2)),
     }
@@ -73,7 +75,7 @@ class DANN(Method):
         return network
 
     def make_discriminator(self, features: int, setting: Setting) -> nn.Module:
-        """From features to logits of the domains."""
+        """Return a network from features to logits of the domains."""
         return mlp(features, setting.domains, width=self.width, depth=self.depth, dropout=self.dropout)
 
     def declines(self, step: int) -> bool:
@@ -82,18 +84,18 @@ class DANN(Method):
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
         z = network.features(batch.images)
         classified = F.cross_entropy(network.head(z), batch.labels)
-        return classified - self.lam * self.told_apart(self.discriminator.frozen, z, batch), state
+        return classified - self.lam * self.discriminator_loss(self.discriminator.frozen, z, batch), state
 
     def after(self, network: Network, batch: Batch, draw: Any, state: Any) -> Any:  # noqa: ARG002
         if self.declines(batch.step):
             with torch.no_grad():
                 z = network.features(batch.images)
             z.requires_grad_(self.gp > 0)
-            self.discriminator.step(self.told_apart(self.discriminator.module, z, batch))
+            self.discriminator.step(self.discriminator_loss(self.discriminator.module, z, batch))
         return state
 
-    def told_apart(self, discriminate: Callable[..., Tensor], z: Tensor, batch: Batch) -> Tensor:
-        """D of this discriminator at these features."""
+    def discriminator_loss(self, discriminate: Callable[..., Tensor], z: Tensor, batch: Batch) -> Tensor:
+        """Return the discriminator's loss D at these features."""
         each = F.cross_entropy(discriminate(*self.inputs(z, batch)), batch.domain_labels(), reduction="none")
         loss = self.mean(each, batch)
         if self.gp:
@@ -102,9 +104,9 @@ class DANN(Method):
         return loss
 
     def inputs(self, z: Tensor, batch: Batch) -> tuple[Tensor, ...]:  # noqa: ARG002
-        """What the discriminator sees."""
+        """Return the discriminator's inputs."""
         return (z,)
 
     def mean(self, each: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
-        """Over the images' losses."""
+        """Average the losses over the images."""
         return each.mean()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -14,8 +14,8 @@ from mecam.models.network import Network
 class ERM(Method):
     """min CE(h(z), y) on the concatenated batch"""
 
-    name: ClassVar[str] = "erm"
-    recordable: ClassVar[bool] = True
+    name = "erm"
+    capturable = True
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
         return F.cross_entropy(network(batch.images), batch.labels), state

@@ -1,20 +1,19 @@
-"""Fish (Shi et al., 2022): gradients of different domains point the same way, by steps on one domain after another."""
+"""Fish (Shi et al., 2022): align the gradients of the domains by inner steps on one domain after another."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from mecam.hyperparameters import Choice, Hyperparameter
 from mecam.methods._gradients import ADAM_EPS, Named, fill, gradient_at, plain_pass, spare_buffers, trained
 from mecam.methods.base import Batch, Method, Setting
 from mecam.models.network import Network
-from mecam.optim.hyperparameters import Choice, Hyperparameter
 
 BETAS = (0.9, 0.999)  # Adam's
-META_LR = 0.5  # a recipe's is the same; recipes do not import torch
+META_LR = 0.5  # as in mecam.recipe, which does not import torch
 
 
 class Fish(Method):
@@ -23,23 +22,23 @@ class Fish(Method):
     θ̃ = θ − inner_lr Σ_d u_d,   G = θ − θ̃
 
     u_d is the step Adam takes from ∇f_d at the weights that the domains before d have led to. Its moments persist, and
-    weight_decay is its own. SGD without momentum and weight decay then makes θ ← θ + lr (θ̃ − θ): this is Fish, and lr
-    is its meta_lr. A recipe of fish has that optimizer and these settings unless it names others.
+    weight_decay applies to it. SGD without momentum and weight decay then gives θ ← θ + lr (θ̃ − θ): this is Fish,
+    with lr as its meta_lr. A recipe of fish defaults to that optimizer and these settings.
 
     Under another optimizer it is a variant. Without inner_lr, the inner Adam takes the learning rate of an Adam in the
-    main optimizer's place, and G = meta_lr (θ − θ̃) / lr, of a size that suits optimizers that are not scale-free.
+    main optimizer's place, and G = meta_lr (θ − θ̃) / lr, a scale that suits optimizers that are not scale-free.
     With batch statistics in batch norm, a pass sees those of its domain; the running ones follow a plain pass at θ.
     """
 
-    name: ClassVar[str] = "fish"
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+    name = "fish"
+    hyperparameters = {
         "meta_lr": Hyperparameter(
             "interpolation factor toward θ̃; default: lr", open_low=True, search=Choice((0.05, 0.1, 0.5))
         ),
         "inner_lr": Hyperparameter("learning rate of the inner Adam; a recipe under SGD has the default of Adam"),
     }
-    surgery: ClassVar[bool] = True
-    compares: ClassVar[bool] = True
+    surgery = True
+    compares = True
 
     def __init__(self, *, meta_lr: float | None = None, inner_lr: float | None = None) -> None:
         self.meta_lr, self.inner_lr = meta_lr, inner_lr
@@ -57,7 +56,7 @@ class Fish(Method):
         return network
 
     def initial_state(self) -> dict[str, Any]:
-        """The inner Adam's: its step count, and its moments by weight."""
+        """Return the inner Adam's step count and its moments by weight."""
         return {"steps": 0, "mean": {}, "square": {}}
 
     def gradient(
@@ -82,7 +81,7 @@ class Fish(Method):
         return value, state
 
     def _adam(self, weights: Named, gradients: Named, state: dict[str, Any]) -> tuple[Named, dict[str, Any]]:
-        """m̂ / (√v̂ + ε), and the next moments."""
+        """Return Adam's step m̂ / (√v̂ + ε) and the next moments."""
         steps = state["steps"] + 1
         mean, square, step = {}, {}, {}
         for name, weight in weights.items():

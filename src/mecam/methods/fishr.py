@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mecam.hyperparameters import Hyperparameter, LogUniform, Uniform
 from mecam.methods._anneal import Annealed
 from mecam.methods.base import Batch, Setting
 from mecam.models.network import Network
-from mecam.optim.hyperparameters import Hyperparameter, LogUniform, Uniform
 
 
 class Fishr(Annealed):
-    """Evens out, between domains, the variance over images of the head's gradient.
+    """Match the domains' variances of the head's gradient over images.
 
         CE + w mean_d mean((u_d − mean_e u_e)²),   u_d = m_d / (1−ema),   m_d ← ema m_d + (1−ema) v_d
-        v_d = mean_i((p−y)² z²) − mean_i((p−y) z)²,   an entry of the head at a time (z = 1 for its bias)
+        v_d = mean_i((p−y)² z²) − mean_i((p−y) z)²,   per entry of the head (z = 1 for its bias)
 
     w = 0, λ from the annealing step on. The running m starts at 0. Dividing by 1−ema leaves v_d the factor 1 in
-    u_d, so that the gradient's size does not depend on ema. The head is linear: its gradients for single images are
-    outer products, and nothing but matrix products is needed.
+    u_d, so that the scale of the gradient does not depend on ema. The head is linear: its gradients per image are outer
+    products, so matrix products suffice.
     """
 
-    name: ClassVar[str] = "fishr"
-    recordable: ClassVar[bool] = True
-    sources: ClassVar[int] = 2
-    images: ClassVar[int] = 2
-    compares: ClassVar[bool] = True
-    before: ClassVar[float] = 0.0
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
-        "lam": Hyperparameter("weight of the penalty, once annealed", search=LogUniform(1, 4)),
-        "anneal": Hyperparameter(
-            "step at which the penalty takes this weight; scaled down in runs shorter than 5,000 steps",
-            search=Uniform(0, 5000),
-        ),
+    name = "fishr"
+    capturable = True
+    sources = 2
+    images = 2
+    compares = True
+    before = 0.0
+    hyperparameters = {
+        "lam": replace(Annealed.hyperparameters["lam"], search=LogUniform(1, 4)),
+        "anneal": replace(Annealed.hyperparameters["anneal"], search=Uniform(0, 5000)),
         "ema": Hyperparameter(
             "share of the running variances that a step keeps", high=1, open_high=True, search=Uniform(0.9, 0.99)
         ),
@@ -66,7 +63,7 @@ class Fishr(Annealed):
 
 
 def _variances(z: Tensor, logits: Tensor, batch: Batch) -> Tensor:
-    """Of the head's gradient over each domain's images: (domains, classes, features and bias)."""
+    """Return the variance of the head's gradient over each domain's images: (domains, classes, features and bias)."""
     each = len(z) // batch.domains
     errors = (logits.softmax(1) - F.one_hot(batch.labels, logits.shape[1])).view(batch.domains, each, -1).mT
     inputs = torch.cat([z, z.new_ones(len(z), 1)], 1).view(batch.domains, each, -1)

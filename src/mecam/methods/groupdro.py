@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mecam.hyperparameters import Hyperparameter, LogUniform
 from mecam.methods.base import Batch, Method, Setting
 from mecam.models.network import Network
-from mecam.optim.hyperparameters import Hyperparameter, LogUniform
 
 
 class GroupDRO(Method):
-    """Gives more weight to the domains that have had the larger losses.
+    """Weigh the domains with larger losses more.
 
         q_d ∝ q_d exp(η CE_d), Σ q = 1;   Σ_d q_d CE_d,   q constant in the gradient
 
-    The state is log q, in which the update is a sum: it cannot overflow, and its mean over processes is what one
-    process that saw all the images would have. All domains go through the network at once, which differs from one
-    after the other only where batch norm uses the batch's statistics.
+    The state is log q, in which the update is a sum: it cannot overflow, and its mean over processes equals that of one
+    process with all images. All domains go through the network in one batch, which matters only where batch norm uses
+    batch statistics.
     """
 
-    name: ClassVar[str] = "groupdro"
-    recordable: ClassVar[bool] = True
-    sources: ClassVar[int] = 2
-    compares: ClassVar[bool] = True
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+    name = "groupdro"
+    capturable = True
+    sources = 2
+    compares = True
+    hyperparameters = {
         "eta": Hyperparameter("how fast the weights of the domains follow their losses", search=LogUniform(-3, -1)),
     }
 

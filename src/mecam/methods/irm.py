@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -11,29 +10,21 @@ from torch.nn import functional as F
 from mecam.methods._anneal import Annealed
 from mecam.methods.base import Batch
 from mecam.models.network import Network
-from mecam.optim.hyperparameters import Hyperparameter, LogUniform
 
 
 class IRM(Annealed):
-    """Asks that the same scale of the logits, 1, be optimal in every domain.
+    """Require that the scale 1 of the logits is optimal in every domain.
 
         mean_d [CE_d + w P_d],   P_d = ∂ₛCE(s l_even) · ∂ₛCE(s l_odd) at s = 1;   w = 1, λ from the annealing step on
 
-    Two halves of the domain's images, even and odd, make the product an unbiased estimate of the squared slope. It may
+    Two halves of the domain's images, even and odd, make the product an unbiased estimate of the squared slope. It can
     be negative. As ∂ₛCE(s l) = mean_i ⟨softmax(l_i) − onehot(y_i), l_i⟩ at s = 1, there is no double backward.
     """
 
-    name: ClassVar[str] = "irm"
-    recordable: ClassVar[bool] = True
-    images: ClassVar[int] = 2
-    compares: ClassVar[bool] = True
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
-        "lam": Hyperparameter("weight of the penalty, once annealed", search=LogUniform(-1, 5)),
-        "anneal": Hyperparameter(
-            "step at which the penalty takes this weight; scaled down in runs shorter than 5,000 steps",
-            search=LogUniform(0, 4),
-        ),
-    }
+    name = "irm"
+    capturable = True
+    images = 2
+    compares = True
 
     def __init__(self, *, lam: float = 100.0, anneal: float = 500.0) -> None:
         super().__init__(lam=lam, anneal=anneal)
@@ -46,6 +37,6 @@ class IRM(Annealed):
 
 
 def _slopes(logits: Tensor, labels: Tensor) -> Tensor:
-    """d/ds CE(s l, y) at s = 1, an image at a time."""
+    """Return d/ds CE(s l, y) at s = 1 for every image."""
     own = logits.gather(1, labels[:, None])[:, 0]
     return (logits.softmax(1) * logits).sum(1) - own

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import ClassVar, cast
+from collections.abc import Sequence
+from typing import cast
 
 from torch import nn
 
+from mecam.hyperparameters import Hyperparameter, LogUniform
 from mecam.methods.base import Setting
 from mecam.methods.erm import ERM
 from mecam.models.network import Network
-from mecam.optim.hyperparameters import Hyperparameter, LogUniform
 
 
 class LPFT(ERM):
-    """ERM on the head alone for a while, then on everything
+    """ERM on the head alone, then on all weights.
 
-    A trained head sends the features smaller gradients than a random one, so that pretrained features change less.
-    Written from this idea; lengths and rates are those of ERM++. The optimizer starts anew with the second stage. Batch
-    norm's statistics follow the batches in both, unless the network freezes them.
+    A trained head passes smaller gradients to the features than a random one, so pretrained features change less.
+    Lengths and rates are those of ERM++. The optimizer is reset at the second stage. Batch norm's statistics follow the
+    batches in both stages, unless the network freezes them.
     """
 
-    name: ClassVar[str] = "lpft"
-    recordable: ClassVar[bool] = True
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+    name = "lpft"
+    capturable = True
+    hyperparameters = {
         "linear_steps": Hyperparameter("steps of the head alone; scaled down in runs shorter than 5,000 steps"),
         "linear_lr": Hyperparameter(
             "learning rate of these steps; not given: lr", open_low=True, search=LogUniform(-5, -3.5)

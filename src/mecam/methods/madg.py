@@ -1,19 +1,19 @@
-"""MADG, margin-based adversarial learning (Dayal et al., 2023): no margin discrepancy between sources."""
+"""MADG, margin-based adversarial learning (Dayal et al., 2023): reduce the margin discrepancy between sources."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from itertools import permutations
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mecam.hyperparameters import Hyperparameter, LogUniform, Uniform
 from mecam.methods.base import Batch, Method, Setting
 from mecam.methods.side import Side
 from mecam.models.network import Network
-from mecam.optim.hyperparameters import Hyperparameter, LogUniform, Uniform
 
 
 class MADG(Method):
@@ -21,13 +21,13 @@ class MADG(Method):
 
         E_j log(1 − σ(h′(z))_c) + e^margin E_i log σ(h′(z))_c,  c = argmax h(z)
 
-    Written from the definition of the margin disparity discrepancy and not compared with its authors' results. Every
-    ordered pair has an h′ of its own: with one for all, each domain would stand on both sides and the pairs cancel.
+    Implemented from the definition of the margin disparity discrepancy; not compared with the authors' results. Every
+    ordered pair has its own h′: with a shared one, each domain would be on both sides and the pairs would cancel.
     """
 
-    name: ClassVar[str] = "madg"
-    sources: ClassVar[int] = 2
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+    name = "madg"
+    sources = 2
+    hyperparameters = {
         "lam": Hyperparameter("weight of the discrepancy", search=LogUniform(-2, 0)),
         "margin": Hyperparameter("by which h′ should agree with h", search=Uniform(0, 2)),
     }
@@ -41,7 +41,7 @@ class MADG(Method):
 
     def build(self, network: Network, setting: Setting) -> nn.Module:
         if setting.classes < 2:
-            raise ValueError("madg asks a second classifier to disagree, which needs at least 2 classes; here is 1")
+            raise ValueError("madg needs at least 2 classes, got 1")
         pairs = setting.domains * (setting.domains - 1)
         heads = nn.Linear(network.num_features, pairs * setting.classes).to(network.head.weight)
         self.auxiliary = Side(heads, lr=setting.adam_lr, weight_decay=setting.weight_decay)
@@ -59,13 +59,13 @@ class MADG(Method):
         self.auxiliary.step(-self.discrepancy(self.auxiliary.module(z), guess, batch.domains))
 
     def discrepancy(self, outputs: Tensor, guess: Tensor, domains: int) -> Tensor:
-        """The mean over the pairs, from the outputs of all auxiliary heads on all images."""
+        """Return the mean over the pairs, from the outputs of all auxiliary heads on all images."""
         first, second = zip(*permutations(range(domains), 2), strict=True)
         logits = outputs.view(len(outputs), len(first), -1)  # (image, pair, class)
         chosen = guess.view(-1, 1, 1).expand(-1, len(first), 1)
         whole = logits.logsumexp(2)
         agree = logits.gather(2, chosen).squeeze(2) - whole
-        # log(1 − σ_c) by the other classes, since 1 − σ_c loses all digits where σ_c is near 1
+        # log(1 − σ_c) from the other classes, since 1 − σ_c loses all digits where σ_c is close to 1
         disagree = logits.scatter(2, chosen, -math.inf).logsumexp(2) - whole
         agree, disagree = (of.view(domains, -1, len(first)).mean(1) for of in (agree, disagree))  # (domain, pair)
         pairs = range(len(first))

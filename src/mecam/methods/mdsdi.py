@@ -1,21 +1,21 @@
-"""mDSDI, meta domain-specific and domain-invariant features (Bui et al., 2021): a featurizer for either kind."""
+"""mDSDI, meta domain-specific and domain-invariant features (Bui et al., 2021): one featurizer for each kind."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mecam.hyperparameters import Hyperparameter
 from mecam.methods._gradients import Named, after_first_adam_step, gradient_at, spare_buffers
 from mecam.methods._mlp import mlp
 from mecam.methods.base import Batch, Method, Setting
 from mecam.methods.side import Side
 from mecam.models.network import Network
-from mecam.optim.hyperparameters import Hyperparameter
 
 
 class MDSDI(Method):
@@ -25,15 +25,15 @@ class MDSDI(Method):
 
     zᵢ and zₛ are the features of two networks, ψ is that of zₛ and h. The original takes one Adam step down L and,
     from where that leads, a second one down the meta loss (first order); here both gradients are taken at the same
-    weights and added, so that any optimizer can make one step of them. The original's covariance penalty, the mean of
+    weights and added, so that any optimizer can take one step. The original's covariance penalty, the mean of
     ((zᵢ)_a (zₛ)_b)² over images and pairs of centred features, is a product of two means for each image.
     """
 
-    name: ClassVar[str] = "mdsdi"
-    sources: ClassVar[int] = 2
-    surgery: ClassVar[bool] = True
-    compares: ClassVar[bool] = True
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+    name = "mdsdi"
+    sources = 2
+    surgery = True
+    compares = True
+    hyperparameters = {
         "covariance": Hyperparameter(
             "0: the penalty as published, 1: ‖covariance matrix‖² itself", high=1, integer=True
         ),
@@ -63,7 +63,7 @@ class MDSDI(Method):
         return network
 
     def loss(self, network: Any, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
-        """L alone."""
+        """Return L, without the meta loss."""
         z = network.features(batch.images)
         classified = F.cross_entropy(network.head(z), batch.labels)
         return classified + self.disentangled(network, batch, z), z.chunk(2, 1)[0].detach()
@@ -89,11 +89,11 @@ class MDSDI(Method):
         self.discriminator.step(F.cross_entropy(self.discriminator.module(state), batch.domain_labels()))
 
     def disentangled(self, network: Any, batch: Batch, z: Tensor) -> Tensor:
-        """What L has beside the classification."""
+        """Return the terms of L besides the classification."""
         invariant, specific = z.chunk(2, 1)
         domains = batch.domain_labels()
-        told_apart = F.cross_entropy(self.discriminator.frozen(invariant), domains)
-        return F.cross_entropy(network.domain_head(specific), domains) - told_apart + self.penalty(invariant, specific)
+        adversary = F.cross_entropy(self.discriminator.frozen(invariant), domains)
+        return F.cross_entropy(network.domain_head(specific), domains) - adversary + self.penalty(invariant, specific)
 
     def penalty(self, invariant: Tensor, specific: Tensor) -> Tensor:
         a, b = invariant - invariant.mean(0), specific - specific.mean(0)
@@ -103,7 +103,7 @@ class MDSDI(Method):
 
 
 class Pair(nn.Module):
-    """Two featurizers that start as the same one; their features side by side."""
+    """Two featurizers with the same initial weights; their features are concatenated."""
 
     def __init__(self, featurizer: nn.Module) -> None:
         super().__init__()
@@ -114,8 +114,8 @@ class Pair(nn.Module):
 
 
 def _slopes(loss: Tensor, weights: Named) -> Named:
-    found = torch.autograd.grad(loss, list(weights.values()), retain_graph=True, materialize_grads=True)
-    return dict(zip(weights, found, strict=True))
+    gradients = torch.autograd.grad(loss, list(weights.values()), retain_graph=True, materialize_grads=True)
+    return dict(zip(weights, gradients, strict=True))
 
 
 def _mean(several: Sequence[Named]) -> Named:

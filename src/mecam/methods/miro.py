@@ -1,40 +1,38 @@
-"""MIRO, mutual information regularization with an oracle (Cha et al., 2022): stay near the pretrained features."""
+"""MIRO, mutual information regularization with an oracle (Cha et al., 2022): stay close to the pretrained features."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, Self, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mecam.hyperparameters import Choice, Hyperparameter
 from mecam.methods.base import Batch, Method, Setting
 from mecam.models.network import Network
-from mecam.optim.hyperparameters import Choice, Hyperparameter
 from mecam.virtual._layers import ends_with_channels
 
-FLOOR, INITIAL = 1e-5, 0.1  # of the variances
-FASTER = 10.0  # the variances' learning rate, as a factor on the network's
+FLOOR, INITIAL = 1e-5, 0.1  # variances
+FASTER = 10.0  # learning rate of the variances, relative to the network's
 
 
 class MIRO(Method):
-    """ERM, and a pull of the features fₗ of every layer l towards those f⁰ₗ of the network as it was at the start:
+    """ERM with the features fₗ of every layer l pulled towards those of the initial network, f⁰ₗ:
 
-    CE + ld Σₗ ½ mean( (fₗ − f⁰ₗ)² / sₗ + log sₗ ),   sₗ = softplus(bₗ) + 1e-5, learned, one a channel
+    CE + ld Σₗ ½ mean( (fₗ − f⁰ₗ)² / sₗ + log sₗ ),   sₗ = softplus(bₗ) + 1e-5, learned, one per channel
 
     The layers are the network's stages and its pooled features, for a backbone of any kind; the authors tap a ResNet
-    after its stem and after all four stages. f⁰ is a fixed function of an image: batch norm there uses its statistics.
+    after its stem and after all four stages. f⁰ is a fixed function of an image: its batch norm is in eval mode.
     """
 
-    name: ClassVar[str] = "miro"
-    recordable: ClassVar[bool] = True
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
-        "ld": Hyperparameter("weight of the regularizer", search=Choice((0.01, 0.1)))
-    }
+    name = "miro"
+    capturable = True
+    hyperparameters = {"ld": Hyperparameter("weight of the regularizer", search=Choice((0.01, 0.1)))}
 
     def __init__(self, *, ld: float = 0.1) -> None:
         self.ld = float(ld)
@@ -55,7 +53,7 @@ class MIRO(Method):
 
 
 class Anchored(nn.Module):
-    """A network, the variances of its features, and the network as it was: of that, nothing is in the state dict."""
+    """A network, the variances of its features, and a copy of the initial network, which is not in the state dict."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
@@ -76,13 +74,13 @@ class Anchored(nn.Module):
         return cast("Tensor", self.network(images))
 
     def with_drift(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """The logits, and Σₗ ½ mean( (fₗ − f⁰ₗ)² / sₗ + log sₗ )."""
+        """Return the logits and Σₗ ½ mean( (fₗ − f⁰ₗ)² / sₗ + log sₗ )."""
         network = self.network
-        with self.taps.listening() as found:
+        with self.taps.listening() as outputs:
             features = network.pooled(images)
         drift = torch.zeros((), dtype=features.dtype, device=features.device)
         then = self._at_start(images)
-        for now, start, axis, b in zip([*found, features], then, self.axes, self.variances, strict=True):
+        for now, start, axis, b in zip([*outputs, features], then, self.axes, self.variances, strict=True):
             others = [other for other in range(now.ndim) if other != axis]
             moved = (now.to(b.dtype) - start.to(b.dtype)).square().mean(others)
             s = F.softplus(b) + FLOOR
@@ -91,45 +89,45 @@ class Anchored(nn.Module):
 
     def _at_start(self, images: Tensor) -> list[Tensor]:
         frozen, taps = self._start
-        with torch.no_grad(), taps.listening() as found:
+        with torch.no_grad(), taps.listening() as outputs:
             features = frozen.pooled(images)
-        return [*found, features]
+        return [*outputs, features]
 
     def _probe(self) -> list[Tensor]:
-        """Features of one black image, for their shapes."""
+        """Return the features of one black image, for their shapes."""
         weight = self.network.head.weight
-        size = self.network.image_size
-        return [found.to(weight.dtype) for found in self._at_start(weight.new_zeros(1, 3, size, size))]
+        size = self.network.preprocessing.size
+        return [features.to(weight.dtype) for features in self._at_start(weight.new_zeros(1, 3, size, size))]
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
-        """Where the network goes, to a device or a dtype, its frozen copy follows."""
+        """Move the frozen copy to the network's device and dtype."""
         self._start[0]._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return super()._apply(fn, recurse)  # type: ignore[no-untyped-call, no-any-return]
 
 
 def _channels(features: Tensor, last: bool) -> int:
-    """The axis of the channels: maps (B, C, H, W), or (B, H, W, C) where they come last; tokens (B, N, C); (B, C)."""
+    """Return the axis of the channels: maps (B, C, H, W) or (B, H, W, C), tokens (B, N, C), features (B, C)."""
     return features.ndim - 1 if features.ndim == 3 or last else 1
 
 
 class Taps:
-    """Hooks that hand out what a network's stages return, while somebody listens."""
+    """Hooks that collect the outputs of a network's stages inside `listening`."""
 
     def __init__(self, network: Network) -> None:
-        self.found: list[Tensor] | None = None
+        self.outputs: list[Tensor] | None = None
         for name in network.stages:
             network.get_submodule(name).register_forward_hook(self._heard)
 
     @contextmanager
     def listening(self) -> Iterator[list[Tensor]]:
-        """Fills the list."""
-        found: list[Tensor] = []
-        self.found = found
+        """Collect the outputs in the list."""
+        outputs: list[Tensor] = []
+        self.outputs = outputs
         try:
-            yield found
+            yield outputs
         finally:
-            self.found = None
+            self.outputs = None
 
     def _heard(self, _module: nn.Module, _args: Any, output: Tensor) -> None:
-        if self.found is not None:
-            self.found.append(output)
+        if self.outputs is not None:
+            self.outputs.append(output)

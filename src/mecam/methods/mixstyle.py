@@ -1,42 +1,42 @@
-"""MixStyle (Zhou et al., 2021) as a method: train on images whose style is partly another image's."""
+"""MixStyle (Zhou et al., 2021) as a method: train on images with mixed styles."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from mecam import virtual
+from mecam.hyperparameters import Hyperparameter
 from mecam.methods.base import Batch, Method, Setting
 from mecam.models.network import Network
-from mecam.optim.hyperparameters import Hyperparameter
 from mecam.virtual._draws import Draw
 from mecam.virtual.mixstyle import mix_style
 
 
 class Numbers(NamedTuple):
-    """Of a step, a row for each stage."""
+    """The random numbers of a step, one row per stage."""
 
     partners: Tensor
     weights: Tensor
-    mixes: Tensor  # whether the stage does
+    mixes: Tensor  # whether the stage mixes
 
 
 class MixStyle(Method):
-    """ERM with the styles of images mixed at the network's stages, at each with probability p
+    """ERM with image styles mixed at each of the network's stages with probability p.
 
     virtual.MixStyle has the formula; a ResNet's stages are layer1, layer2 and layer3. All passes of a step share their
     partners and weights.
     """
 
-    name: ClassVar[str] = "mixstyle"
-    recordable: ClassVar[bool] = True
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+    name = "mixstyle"
+    capturable = True
+    hyperparameters = {
         "p": Hyperparameter("probability that a stage mixes a batch", high=1),
-        "alpha": Hyperparameter("of Beta(α, α), which the weights are from", open_low=True),
+        "alpha": Hyperparameter("parameter of Beta(α, α), which the mixing weights follow", open_low=True),
     }
 
     def __init__(self, *, p: float = 0.5, alpha: float = 0.1) -> None:
@@ -44,7 +44,7 @@ class MixStyle(Method):
 
     def build(self, network: Network, setting: Setting) -> Network:  # noqa: ARG002
         if not network.stages:
-            raise ValueError("mixstyle needs a backbone with known stages to mix styles at; this one names none")
+            raise ValueError("mixstyle needs a backbone with named stages; this one has none")
         self.stages = list(network.stages)
         self.styles = _AsDrawn(self.p, self.alpha, generator=torch.Generator()).attach(network, self.stages)
         return network

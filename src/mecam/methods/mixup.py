@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mecam.hyperparameters import Hyperparameter, LogUniform
 from mecam.methods.base import Batch, Method
 from mecam.models.network import Network
-from mecam.optim.hyperparameters import Hyperparameter, LogUniform
 
 
 class Mixup(Method):
-    """Blends the images, and the losses, of two domains.
+    """Blend the images and the losses of two domains.
 
         x = λ x_i + (1−λ) x_j;   λ CE(h(x), y_i) + (1−λ) CE(h(x), y_j),   λ ~ Beta(α, α) for each pair of domains
 
     The pairs are neighbours on a random circle of all domains; the mean is over the pairs.
     """
 
-    name: ClassVar[str] = "mixup"
-    recordable: ClassVar[bool] = True
-    sources: ClassVar[int] = 2
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+    name = "mixup"
+    capturable = True
+    sources = 2
+    hyperparameters = {
         "alpha": Hyperparameter(
             "of Beta(α, α), from which shares are drawn; small: mostly one domain",
             open_low=True,
@@ -37,7 +36,7 @@ class Mixup(Method):
         self.alpha = float(alpha)
 
     def draw(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """The image that each image is blended with, and its own share."""
+        """Draw each image's partner and its own share of the blend."""
         each = len(batch.labels) // batch.domains
         circle = torch.randperm(batch.domains, generator=generator)
         following = torch.empty_like(circle)

@@ -1,40 +1,39 @@
-"""MLDG, meta-learning for domain generalization (Li et al., 2018), of first order."""
+"""MLDG, meta-learning for domain generalization (Li et al., 2018), first order."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import cycle
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from mecam.hyperparameters import Choice, Hyperparameter, LogUniform
 from mecam.methods._gradients import Named, after_first_adam_step, fill, gradient_at, plain_pass, spare_buffers, trained
 from mecam.methods.base import Batch, Method, Setting
 from mecam.models.network import Network
-from mecam.optim.hyperparameters import Choice, Hyperparameter, LogUniform
 
 
 class MLDG(Method):
-    """A step on one domain should also help another, over pairs (i, j) of meta-train and meta-test domains:
+    """Take steps on one domain that also help another, over pairs (i, j) of meta-train and meta-test domains:
 
     G = Σ_(i,j) ( ∇f_i(θ) + β ∇f_j(θ') ) / S,   θ' = θ − lr u,  u = Adam's first step from ∇f_i(θ) + weight decay
 
-    The domains are split anew in every step; meta-test domains are taken in turn where they are fewer. At least one
-    domain is left to meta-train. With batch statistics in batch norm, a pass sees those of its domain; the running
+    The domains are split anew in every step; meta-test domains repeat where they are fewer. At least one domain is
+    left to meta-train. With batch statistics in batch norm, a pass sees those of its domain; the running
     ones follow a plain pass at θ.
     """
 
-    name: ClassVar[str] = "mldg"
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+    name = "mldg"
+    hyperparameters = {
         "beta": Hyperparameter("weight of the meta-test gradient", search=LogUniform(-1, 1)),
         "meta_test": Hyperparameter(
-            "domains in the meta-test, all but one at most", low=1, integer=True, search=Choice((1, 2))
+            "meta-test domains, at most all but one", low=1, integer=True, search=Choice((1, 2))
         ),
     }
-    sources: ClassVar[int] = 2
-    surgery: ClassVar[bool] = True
-    compares: ClassVar[bool] = True
+    sources = 2
+    surgery = True
+    compares = True
 
     def __init__(self, *, beta: float = 1.0, meta_test: int = 2) -> None:
         self.beta, self.meta_test = float(beta), int(meta_test)
@@ -44,7 +43,7 @@ class MLDG(Method):
         return network
 
     def draw(self, batch: Batch, generator: torch.Generator) -> list[int]:
-        """The domains in random order, those of the meta-test last."""
+        """Draw the order of the domains, meta-test domains last."""
         order: list[int] = torch.randperm(batch.domains, generator=generator).tolist()
         return order
 

@@ -1,30 +1,29 @@
-"""MTL, marginal transfer learning (Blanchard et al., 2021): the classifier also sees the mean feature of the domain."""
+"""MTL, marginal transfer learning (Blanchard et al., 2021): the classifier also gets the mean feature of the domain."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mecam.hyperparameters import Choice, Hyperparameter
 from mecam.methods.base import Batch, Method, Setting
 from mecam.models.network import Network
-from mecam.optim.hyperparameters import Choice, Hyperparameter
 
 
 class MTL(Method):
     """min Σ_d CE(h([z, e_d]), y), with e_d ← ema · mean_d(z) + (1 − ema) · e_d; predictions use e = mean of the batch
 
-    DomainBed overwrites e with noise before the classifier sees it; `domainbed_compat` does so too.
+    DomainBed overwrites e with noise before the classifier; `domainbed_compat` does the same.
     """
 
-    name: ClassVar[str] = "mtl"
-    recordable: ClassVar[bool] = True
-    compares: ClassVar[bool] = True
-    mates: ClassVar[bool] = True
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+    name = "mtl"
+    capturable = True
+    compares = True
+    mates = True
+    hyperparameters = {
         "ema": Hyperparameter(
             "share of this batch in a domain's embedding", high=1, search=Choice((0.5, 0.9, 0.99, 1))
         ),
@@ -53,7 +52,7 @@ class MTL(Method):
 
 
 class Embedded(nn.Module):
-    """h([z, e]); a batch's images must be of one domain, whose embedding is their mean. A single image is its own."""
+    """h([z, e]), where e is the mean feature of the batch, whose images must be from one domain."""
 
     def __init__(self, network: Network, classes: int, *, noise: bool) -> None:
         super().__init__()
@@ -62,10 +61,10 @@ class Embedded(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         z = self.network.features(images)
-        if self.noise:  # always the same, so that a prediction can be repeated
+        if self.noise:  # fixed, so that predictions are repeatable
             return self.classify(z, torch.randn(z.shape, generator=torch.Generator().manual_seed(0)).to(z))
         return self.classify(z, z.mean(0, keepdim=True).expand_as(z))
 
     def classify(self, z: Tensor, embedding: Tensor) -> Tensor:
-        """The logits of features, given an embedding for each."""
+        """Return the logits of features, given an embedding for each."""
         return cast("Tensor", self.network.head(torch.cat([z, embedding], 1)))

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mecam.hyperparameters import Hyperparameter, Uniform
 from mecam.methods.base import Batch, Method
 from mecam.models.network import Network
-from mecam.optim.hyperparameters import Hyperparameter, Uniform
 
 
 class RSC(Method):
-    """Mutes the features that the right class leans on most, in the images that lose most by it.
+    """Mute the features that the correct class relies on most, in the images whose confidence drops most.
 
         CE(h(z · m), y);   m_ik = [G_ik < the (1−f)-quantile of G_i]  or  [c_i < the (1−b)-quantile of c]
         G = ∂(Σ_i logit_{i,y_i})/∂z,   c_i = p_{y_i}(z) − p_{y_i}(z · m) with the first part of m alone
 
-    For the linear head G_i is the row of its weight for class y_i: no gradient is taken.
+    For a linear head, G_i is the weight row of class y_i, so no gradient is computed.
     """
 
-    name: ClassVar[str] = "rsc"
-    recordable: ClassVar[bool] = True
-    compares: ClassVar[bool] = True
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+    name = "rsc"
+    capturable = True
+    compares = True
+    hyperparameters = {
         "feature_drop": Hyperparameter(
             "share of an image's features that is muted, one at least", high=1, open_high=True, search=Uniform(0, 0.5)
         ),
@@ -44,7 +43,7 @@ class RSC(Method):
 
     @torch.no_grad()
     def _kept(self, head: nn.Linear, z: Tensor, labels: Tensor) -> Tensor:
-        """Which features of which images stay."""
+        """Return the mask of the features that stay, per image."""
         kept = (head.weight < head.weight.quantile(1 - self.feature_drop, dim=1, keepdim=True))[labels]
         change: Tensor = (head(z).softmax(1) - head(z * kept).softmax(1)).gather(1, labels[:, None])
         return kept | (change < change.quantile(1 - self.batch_drop))

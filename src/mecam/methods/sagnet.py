@@ -1,18 +1,18 @@
-"""SagNet, style-agnostic networks (Nam et al., 2021): content classifies, style is of no use."""
+"""SagNet, style-agnostic networks (Nam et al., 2021): classify by content, not by style."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from mecam.hyperparameters import Hyperparameter, LogUniform
 from mecam.methods.base import Batch, Method, Setting
 from mecam.methods.side import Side
 from mecam.models.network import Network
-from mecam.optim.hyperparameters import Hyperparameter, LogUniform
 
 EPSILON = 1e-5
 
@@ -20,14 +20,14 @@ EPSILON = 1e-5
 class SagNet(Method):
     """min CE(h(z with mixed style), y) + w · mean(−log softmax s(z with another's content))
 
-    Style is the mean and variance over the features of an image, content is what is left. The style head s trains
-    beside the network, on CE(s(z with another's content), y), and predictions are h(z). The original takes three steps
-    in turn, each with a forward of its own; here one pass serves the three losses.
+    Style is the mean and variance over the features of an image; content is the rest. The style head s is trained on
+    CE(s(z with another's content), y), and predictions are h(z). The original takes three steps in turn, each with its
+    own forward; here one pass serves the three losses.
     """
 
-    name: ClassVar[str] = "sagnet"
-    recordable: ClassVar[bool] = True
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+    name = "sagnet"
+    capturable = True
+    hyperparameters = {
         "w": Hyperparameter("weight of the adversary", search=LogUniform(-2, 1)),
     }
 
@@ -46,7 +46,7 @@ class SagNet(Method):
     def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
         count = len(batch.labels)
         return {
-            "share": torch.rand(count, 1, generator=generator),  # of its own style that an image keeps
+            "share": torch.rand(count, 1, generator=generator),  # share of its own style that an image keeps
             "style": torch.randperm(count, generator=generator),  # whose style it is mixed with
             "content": torch.randperm(count, generator=generator),  # whose content it gets
         }

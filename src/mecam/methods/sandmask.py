@@ -1,29 +1,26 @@
-"""SAND-mask (Shahtalebi et al., 2021): AND-mask, softened by how much the domains' gradients vary."""
+"""SAND-mask (Shahtalebi et al., 2021): AND-mask, softened by the variance of the domains' gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from torch import Tensor
 
+from mecam.hyperparameters import Hyperparameter, LogUniform, Uniform
 from mecam.methods.andmask import ANDMask
-from mecam.optim.hyperparameters import Hyperparameter, LogUniform, Uniform
 
-FLOOR = 1e-17  # of the variance, where all domains have the same gradient or there is only one
+FLOOR = 1e-17  # smallest variance, for equal gradients or a single domain
 
 
 class SANDMask(ANDMask):
-    """AND-mask with a mask between 0 and 1, nearer to 1 the less the domains' gradients vary:
+    """AND-mask with a mask between 0 and 1 that grows as the variance of the domains' gradients shrinks:
 
     G = m ⊙ mean_d Gd / mean(m),  m = relu(tanh( k (|mean_d sign Gd| − τ) / Var_d(Gd) )),  Var unbiased
 
-    The public default τ = 1 makes the bracket, and with it every update, zero: it is refused, and ours is 0.5.
+    The default is 0.5. The public default, τ = 1, makes every update zero and is refused.
     """
 
-    name: ClassVar[str] = "sandmask"
-    recordable: ClassVar[bool] = True
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
+    name = "sandmask"
+    capturable = True
+    hyperparameters = {
         "tau": Hyperparameter(
             "agreement above which an entry counts", high=1, open_high=True, search=Uniform(0, 0.999)
         ),
@@ -35,7 +32,7 @@ class SANDMask(ANDMask):
         self.k = float(k)
 
     def mask(self, gradients: Tensor) -> Tensor:
-        # not var(0), which takes twenty times as long along an axis of a few entries; of one domain, 0
+        # not var(0), which takes twenty times as long along a short axis; 0 for a single domain
         variance = (gradients - gradients.mean(0)).square_().sum(0) / max(1, len(gradients) - 1)
         agreement = gradients.sign().mean(0).abs()
         return (self.k * (agreement - self.tau) / variance.clamp(min=FLOOR)).tanh().relu()

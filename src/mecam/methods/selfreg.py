@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -11,17 +11,19 @@ from torch.nn import functional as F
 from mecam.methods.base import Batch, Method, Setting
 from mecam.models.network import Network
 
-FEATURES = 0.3  # weight of the features' distances beside the logits'
+FEATURES = 0.3  # weight of the features' distances
 
 
 class Projected(nn.Module):
-    """The network, and a projector of its features that the loss alone uses."""
+    """The network and a projector of its features, which only the loss uses."""
 
     def __init__(self, network: Network) -> None:
         super().__init__()
         self.network = network
         features = network.num_features
-        width = features if features == 2048 else 2 * features  # as its authors' for ResNet-50 and for smaller ones
+        width = (
+            features if features == 2048 else 2 * features
+        )  # the authors' widths for ResNet-50 and for smaller networks
         layers: list[nn.Module] = []
         for inputs in (features, width):
             layers += [nn.Linear(inputs, width), nn.BatchNorm1d(width), nn.ReLU()]
@@ -33,25 +35,25 @@ class Projected(nn.Module):
 
 
 class SelfReg(Method):
-    """Pulls together the logits, and the features, of images of the same class.
+    """Pull together the logits and the features of images of the same class.
 
         CE + min(CE, 1) [λ (MSE(o, o₂) + 0.3 MSE(z, f₂)) + (1−λ) (MSE(o, o₃) + 0.3 MSE(z, f₃))],   λ ~ Beta(½, ½)
         o₂, f₂: logits o and projected features P(z) in a random order within each class; o₃ = λ o₂ + (1−λ) o₃', f₃
         alike, with o₃', f₃' in another such order;   min(CE, 1) is constant in the gradient
 
-    P trains with the network: the public code leaves it as it was initialised.
+    P is trained with the network; the public code leaves it at its initial weights.
     """
 
-    name: ClassVar[str] = "selfreg"
-    recordable: ClassVar[bool] = True
-    images: ClassVar[int] = 2  # the projector's batch norm has no statistics of a single image
-    compares: ClassVar[bool] = True
+    name = "selfreg"
+    capturable = True
+    images = 2  # the projector's batch norm needs two images
+    compares = True
 
     def build(self, network: Network, setting: Setting) -> nn.Module:  # noqa: ARG002
         return Projected(network)
 
     def draw(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """λ, and two orders within each class."""
+        """Draw λ and two orders within each class."""
         lam = torch._sample_dirichlet(torch.full((2,), 0.5, dtype=torch.float64), generator=generator)[0]
         keys = torch.rand(2, len(batch.labels), generator=generator).to(batch.labels.device)
         return lam.to(batch.images), _within_class(batch.labels, keys[0]), _within_class(batch.labels, keys[1])
@@ -73,7 +75,7 @@ class SelfReg(Method):
 
 
 def _within_class(labels: Tensor, keys: Tensor) -> Tensor:
-    """The permutation that puts the images of each class in the order of their keys."""
+    """Return the permutation that sorts the images of each class by their keys."""
     by_key = keys.argsort()
     order = torch.empty_like(by_key)
     order[labels.argsort(stable=True)] = by_key[labels[by_key].argsort(stable=True)]

@@ -1,4 +1,4 @@
-"""A module that trains beside the network, on a loss and with an optimizer of its own: an adversary, a probe."""
+"""An auxiliary module, such as an adversary, with its own loss and optimizer."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Side:
         self.optimizer = torch.optim.Adam(module.parameters(), lr=lr, weight_decay=weight_decay, betas=betas)
 
     def frozen(self, *inputs: Tensor) -> Tensor:
-        """The module's output, through which gradients pass to the inputs alone."""
+        """Return the module's output; gradients flow to the inputs alone."""
         weights = {name: parameter.detach() for name, parameter in self.module.named_parameters()}
         output: Tensor = functional_call(self.module, weights, inputs)
         return output
 
     def step(self, loss: Tensor) -> None:
-        """One step down this loss. What it depends on beyond the module must be detached."""
+        """Take one step on this loss, in which everything outside the module must be detached."""
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         ranks.average(p.grad for p in self.module.parameters())

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -11,26 +10,18 @@ from torch.nn import functional as F
 from mecam.methods._anneal import Annealed
 from mecam.methods.base import Batch
 from mecam.models.network import Network
-from mecam.optim.hyperparameters import Hyperparameter, LogUniform
 
 
 class VREx(Annealed):
-    """Evens out the domains' losses by a penalty on their variance.
+    """Penalise the variance of the domains' losses.
 
     mean_d CE_d + w Var_d(CE_d),   the population variance;   w = 1, λ from the annealing step on
     """
 
-    name: ClassVar[str] = "vrex"
-    recordable: ClassVar[bool] = True
-    sources: ClassVar[int] = 2
-    compares: ClassVar[bool] = True
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
-        "lam": Hyperparameter("weight of the penalty, once annealed", search=LogUniform(-1, 5)),
-        "anneal": Hyperparameter(
-            "step at which the penalty takes this weight; scaled down in runs shorter than 5,000 steps",
-            search=LogUniform(0, 4),
-        ),
-    }
+    name = "vrex"
+    capturable = True
+    sources = 2
+    compares = True
 
     def __init__(self, *, lam: float = 10.0, anneal: float = 500.0) -> None:
         super().__init__(lam=lam, anneal=anneal)

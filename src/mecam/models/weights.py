@@ -1,4 +1,4 @@
-"""Weights from a file into a network: safetensors, or what torch.load reads without running code."""
+"""Load weights into a network, from safetensors or from files that torch.load reads without running code."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from torch import Tensor
 from mecam.models.network import Network
 
 StateDict = dict[str, Tensor]
-SHOWN = 3  # keys named in a refusal
+SHOWN = 3  # keys named in an error
 FOLDER = "MECAM_WEIGHTS"
 
 
 class WeightsError(ValueError):
-    """A file that is not a checkpoint, or not one of this network."""
+    """A file that is not a checkpoint of this network."""
 
 
 def load_weights(network: Network, path: Path | str, *, name: str, classifier: tuple[str, ...]) -> str:
-    """Load a checkpoint of the backbone `name` into the network, and say in a note what was loaded.
+    """Load a checkpoint of the backbone `name` into the network and return a note on what was loaded.
 
-    Every tensor of the featurizer must be there in its shape, and nothing else but the classifier, which checkpoints
-    hold under the names `classifier`. It becomes the head if it has the head's shape; otherwise it is left out.
-    A network saved whole (the model.safetensors of a run) loads in the same way. Nothing changes in case of refusal.
+    The file must hold every tensor of the featurizer in its shape and nothing else but the classifier, under the names
+    `classifier`. The classifier becomes the head if the shapes agree; otherwise it is left out. A whole network (the
+    model.safetensors of a run) loads in the same way. An error leaves the network unchanged.
     """
     body, head = _split(read_weights(path), classifier)
     expected: StateDict = network.featurizer.state_dict()
@@ -45,7 +45,7 @@ def load_weights(network: Network, path: Path | str, *, name: str, classifier: t
 
 
 def read_weights(path: Path | str) -> StateDict:
-    """The tensors of a .safetensors, .pth or .pt file by name; no code in the file is run."""
+    """Return the tensors of a .safetensors, .pth or .pt file by name, without running code from the file."""
     path = Path(path)
     if path.suffix not in (".safetensors", ".pth", ".pt"):
         raise WeightsError(f"{path} should be a .safetensors, .pth or .pt file, got {path.suffix or 'no ending'!r}")
@@ -53,25 +53,24 @@ def read_weights(path: Path | str) -> StateDict:
         bare = f"; give its path, or its folder in ${FOLDER}" if path.name == str(path) else ""
         raise WeightsError(f"there is no file {path}{bare}")
     try:
-        found = (
-            load_file(path)
-            if path.suffix == ".safetensors"
-            else torch.load(path, map_location="cpu", weights_only=True)
-        )
+        if path.suffix == ".safetensors":
+            content: object = load_file(path)
+        else:
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise WeightsError(
-            f"{path} is damaged, or holds more than tensors, and to read that could run code; where you trust it, "
+            f"{path} is damaged, or holds more than tensors, which could run code; if you trust it, "
             "save the state dict alone: torch.save(model.state_dict(), ...)"
         ) from error
-    except Exception as error:  # safetensors, zipfile and torch each have their own for damaged files
+    except Exception as error:  # safetensors, zipfile and torch raise different errors for damaged files
         raise WeightsError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
-    return _state_dict(found, path)
+    return _state_dict(content, path)
 
 
 def find_weights(path: Path | str) -> Path:
-    """The file at this path; a bare file name that is not there is looked for in $MECAM_WEIGHTS.
+    """Return the file at this path, or a bare file name in $MECAM_WEIGHTS.
 
-    So a recipe can name a checkpoint by its file name, and its runs have the same ids on every machine.
+    A recipe can thus name a checkpoint by its file name, and its runs have the same ids on every machine.
     """
     path = Path(path)
     folder = os.environ.get(FOLDER)
@@ -81,7 +80,7 @@ def find_weights(path: Path | str) -> Path:
 
 
 def stated_architecture(path: Path | str) -> str | None:
-    """The architecture that the metadata of a .safetensors file names; None if it names none.
+    """Return the architecture in the metadata of a .safetensors file, or None.
 
     The weights of a run name their backbone; other files may have an entry `architecture`.
     """
@@ -95,19 +94,19 @@ def stated_architecture(path: Path | str) -> str | None:
     return None if stated is None else str(stated)
 
 
-def _state_dict(found: object, path: Path) -> StateDict:
-    """The tensors, out of what training scripts put around them and before their names."""
+def _state_dict(content: object, path: Path) -> StateDict:
+    """Unwrap the tensors from the containers and name prefixes of training scripts."""
     for key in ("state_dict", "model"):
-        if isinstance(found, Mapping) and isinstance(found.get(key), Mapping):
-            found = found[key]
-    if not isinstance(found, Mapping) or not found or not all(isinstance(value, Tensor) for value in found.values()):
-        raise WeightsError(f"{path} should hold a state dict, tensors by name; found {type(found).__name__}")
-    parallel = all(key.startswith("module.") for key in found)  # DistributedDataParallel's
-    return {key.removeprefix("module.") if parallel else key: tensor for key, tensor in found.items()}
+        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
+            content = content[key]
+    if not isinstance(content, Mapping) or not content or not all(isinstance(v, Tensor) for v in content.values()):
+        raise WeightsError(f"{path} should hold a state dict, tensors by name; got {type(content).__name__}")
+    parallel = all(key.startswith("module.") for key in content)  # DistributedDataParallel's
+    return {key.removeprefix("module.") if parallel else key: tensor for key, tensor in content.items()}
 
 
 def _split(state: StateDict, classifier: tuple[str, ...]) -> tuple[StateDict, StateDict]:
-    """The featurizer's tensors, and the classifier's as a linear layer's weight and bias where it is one."""
+    """Split the tensors of featurizer and classifier; a single linear classifier is renamed to weight and bias."""
     if any(key.startswith("featurizer.") for key in state):
         body = {key: tensor for key, tensor in state.items() if not key.startswith("head.")}
         head = {key.removeprefix("head."): tensor for key, tensor in state.items() if key not in body}

@@ -15,17 +15,15 @@ loss = optimizer.step(closure)
 
 from mecam.optim.asam import ASAM
 from mecam.optim.crsam import CRSAM
-from mecam.optim.curvemecam import CurveMeCAM
 from mecam.optim.esam import ESAM
 from mecam.optim.fad import FAD
 from mecam.optim.fsam import FSAM
 from mecam.optim.gam import GAM
 from mecam.optim.gsam import GSAM
-from mecam.optim.innermecam import InnerMeCAM
 from mecam.optim.last import LastStep
 from mecam.optim.looksam import LookSAM
 from mecam.optim.mecam import MeCAM
-from mecam.optim.registry import OPTIMIZERS, clear_state, create
+from mecam.optim.registry import OPTIMIZERS, clear_state, create, register
 from mecam.optim.sagm import SAGM
 from mecam.optim.sam import SAM
 from mecam.optim.schedules import RhoSchedule, constant, cosine, inverse_sqrt, linear, proportional_to_lr, warmup
@@ -45,8 +43,6 @@ __all__ = [
     "SAGM",
     "SAM",
     "WSAM",
-    "CurveMeCAM",
-    "InnerMeCAM",
     "LastStep",
     "LookSAM",
     "MeCAM",
@@ -60,5 +56,6 @@ __all__ = [
     "inverse_sqrt",
     "linear",
     "proportional_to_lr",
+    "register",
     "warmup",
 ]

@@ -1,4 +1,4 @@
-"""The base optimizer below a sharpness-aware one: built, or refused with the reason."""
+"""Build and check the base optimizer of a sharpness-aware optimizer."""
 
 from __future__ import annotations
 
@@ -20,10 +20,17 @@ REFUSED = {
     torch.optim.LBFGS: "it runs the closure itself, at weights of its own choice",
     torch.optim.SparseAdam: "sparse gradients are not supported",
 }
+REFUSED_BY_NAME = {  # of other libraries
+    "AdaLOMO": "it updates the weights inside backward",
+    "Adahessian": "it differentiates the gradient inside its step; pytorch_optimizer's AdaHessian can be",
+    "AliG": "its step needs the loss",
+    "BSAM": "it is sharpness-aware itself",
+    "LOMO": "it updates the weights inside backward",
+}
 
 
 def build(owner: type, base_optimizer: BaseOptimizer, params: ParamsT, kwargs: Mapping[str, Any]) -> Optimizer:
-    """The base optimizer of these parameters, from a class or a function, for an optimizer of class `owner`."""
+    """Build the base optimizer from a class or a function, for an optimizer of class `owner`."""
     if isinstance(base_optimizer, Optimizer) or not callable(base_optimizer):
         raise TypeError(
             f"base_optimizer is a {type(base_optimizer).__name__} object; give the class (torch.optim.Adam, its "
@@ -41,14 +48,14 @@ def build(owner: type, base_optimizer: BaseOptimizer, params: ParamsT, kwargs: M
 
 
 def options_of(classes: Iterable[type]) -> list[str]:
-    """The keywords that the constructors of these classes name."""
-    signatures = (inspect.signature(each.__init__).parameters.values() for each in classes)  # type: ignore[misc]
+    """Return the keyword arguments of these classes' constructors."""
+    signatures = (inspect.signature(each).parameters.values() for each in classes)
     names = {p.name for parameters in signatures for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
-    return sorted(names - {"self", "params", "base_optimizer", "values"})
+    return sorted(names - {"params", "base_optimizer"})
 
 
 def refuse_clashes(given: BaseOptimizer, owner: str, names: Sequence[str]) -> None:
-    """A keyword that the base has as well (Adadelta's rho, RMSprop's alpha) could mean either of the two."""
+    """Refuse a keyword that the base has as well (Adadelta's rho, RMSprop's alpha): it is ambiguous."""
     if names and isinstance(given, type):
         name, base_name = names[0], given.__name__
         raise ValueError(
@@ -59,24 +66,24 @@ def refuse_clashes(given: BaseOptimizer, owner: str, names: Sequence[str]) -> No
 
 
 def wants_hessian(base: Optimizer) -> bool:
-    """Whether the base's step takes an estimate of the Hessian diagonal, as AdaHessian's does."""
+    """Return whether the base's step takes an estimate of the Hessian diagonal (AdaHessian)."""
     return "hessian" in inspect.signature(type(base).step).parameters
 
 
 def _refuse(base: type) -> None:
-    for refused, reason in REFUSED.items():
-        if issubclass(base, refused):
-            raise ValueError(f"{base.__name__} cannot be the base optimizer: {reason}")
+    by_name = [REFUSED_BY_NAME[each.__name__] for each in base.__mro__ if each.__name__ in REFUSED_BY_NAME]
+    for reason in [reason for refused, reason in REFUSED.items() if issubclass(base, refused)] + by_name:
+        raise ValueError(f"{base.__name__} cannot be the base optimizer: {reason}")
     if hasattr(base, "gradient") and hasattr(base, "hyperparameters"):
         raise ValueError(f"{base.__name__} cannot be the base optimizer: it is sharpness-aware itself")
 
 
 def _refuse_typos(owner: type, base: BaseOptimizer, kwargs: Collection[str]) -> None:
-    """An unknown keyword is the base's error. Here it also shows what there is, and some bases would swallow it."""
+    """Refuse an unknown keyword and list the known ones. Some base optimizers would ignore it."""
     parameters = inspect.signature(base).parameters.values()
     swallows = any(p.kind is p.VAR_KEYWORD for p in parameters)
     if swallows and not isinstance(base, type):
-        return  # a function that hands them on
+        return  # a function that passes them on
     own = options_of(each for each in owner.__mro__ if issubclass(each, Optimizer) and each is not Optimizer)
     theirs = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)][1:]
     known = sorted({*own, *theirs})
@@ -88,7 +95,7 @@ def _refuse_typos(owner: type, base: BaseOptimizer, kwargs: Collection[str]) -> 
 
 
 def _refuse_shard(owner: str) -> None:
-    """ZeroRedundancyOptimizer builds its optimizer for this rank's parameters: a perturbation of those alone."""
+    """Refuse to be built by ZeroRedundancyOptimizer: it would perturb this rank's parameters only."""
     if "torch.distributed.optim.zero_redundancy_optimizer" not in sys.modules:
         return
     frame = sys._getframe()

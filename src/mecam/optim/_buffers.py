@@ -1,4 +1,4 @@
-"""Batch-norm statistics, other buffers and frozen parameters change as in one plain pass, however many a step takes."""
+"""Save and restore buffers, so that a step of several passes changes them as one plain pass does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REGISTERING = threading.Lock()
 
 
 class Buffers:
-    """Save buffers before a later pass touches them, and put them back.
+    """Save buffers before a later pass changes them, and restore them.
 
     With `model` its buffers are saved. Without, a module is saved with all its children just before it runs in a later
     pass, if it runs in this thread; what cannot be seen to run is refused (`Unseen`).
@@ -51,7 +51,10 @@ class Buffers:
 
     @contextmanager
     def first(self) -> Iterator[None]:
-        """Around the closure of the first pass: what this changes of frozen parameters stays."""
+        """Wrap the closure of the first pass; its changes to frozen parameters stay."""
+        if self.frozen is None:
+            yield
+            return
         if self.model is not None:
             self._note(self.model)
             yield
@@ -59,12 +62,11 @@ class Buffers:
             with ExitStack() as hooks:
                 self._watch(hooks, self._note)
                 yield
-        if self.frozen is not None:
-            self.frozen.save()
+        self.frozen.save()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Around the closure of a later pass."""
+        """Wrap the closure of a later pass."""
         if self.model is not None:
             self.save_model()
             yield
@@ -106,7 +108,7 @@ class Buffers:
             self.frozen.restore()
 
     def _note(self, module: nn.Module) -> None:
-        """Mark the parameters of modules before they first run. FSDP2 then puts unsharded ones in their place."""
+        """Mark the parameters of modules before they first run, when FSDP2 replaces them by unsharded ones."""
         if self.frozen is not None:
             new = [each for each in _modules(module) if each not in self.noted]
             self.noted.update(new)
@@ -187,19 +189,19 @@ def _slots(module: nn.Module) -> Iterator[tuple[Slot, Tensor | None]]:
 
 
 def _modules(module: nn.Module) -> Iterable[nn.Module]:
-    """The module and all its children, each once. (Module.modules() also makes their names: several times as slow.)"""
-    found = {module: None}
+    """Return the module and all its children. Module.modules() also builds names and is several times slower."""
+    modules = {module: None}
     waiting = [module]
     while waiting:
         for child in waiting.pop()._modules.values():
-            if child is not None and child not in found:
-                found[child] = None
+            if child is not None and child not in modules:
+                modules[child] = None
                 waiting.append(child)
-    return found
+    return modules
 
 
 def _alike(buffers: Iterable[Tensor | None]) -> list[list[Tensor]]:
-    """The buffers by device and dtype, as foreach kernels want them; without those that nobody can write to."""
+    """Group the writable buffers by device and dtype for foreach kernels."""
     kinds: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for buffer in buffers:
         if buffer is not None and not is_expanded(buffer):
@@ -208,7 +210,7 @@ def _alike(buffers: Iterable[Tensor | None]) -> list[list[Tensor]]:
 
 
 def is_expanded(tensor: Tensor) -> bool:
-    """Whether entries share memory, so that nobody can write to it in place."""
+    """Return whether entries share memory, so that the tensor cannot be written in place."""
     if tensor.layout != torch.strided or 0 not in tensor.stride():
         return False
     return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))

@@ -1,4 +1,4 @@
-"""A sharpness-aware optimizer's state as one state_dict: the base's, with the method's tensors beside its own.
+"""Merge the base optimizer's state and the method's own tensors into one state_dict.
 
 In memory the two are apart, since Adam takes a parameter with any state for one it has initialised. In a state_dict
 they are together, {state: {0: {exp_avg, ..., sharpness_m}}, param_groups}, since tools for distributed checkpoints
@@ -23,7 +23,7 @@ Groups = Sequence[dict[str, Any]]
 
 
 def merge(packed: dict[str, Any], own: OwnState, groups: Groups) -> dict[str, Any]:
-    """The base's state_dict with the own tensors in it."""
+    """Return the base's state_dict with the method's own tensors added."""
     if not {"state", "param_groups"} <= packed.keys():
         numbers = count()
         plain = [{**group, "params": [next(numbers) for _ in group["params"]]} for group in groups]
@@ -36,7 +36,7 @@ def merge(packed: dict[str, Any], own: OwnState, groups: Groups) -> dict[str, An
 
 
 def base_part(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """The state_dict without the own tensors; a parameter with nothing else has no state."""
+    """Return the state_dict without the method's own tensors."""
     if NESTED in state_dict:
         nested: dict[str, Any] = state_dict[NESTED]
         return nested
@@ -44,32 +44,32 @@ def base_part(state_dict: dict[str, Any]) -> dict[str, Any]:
 
 
 def without_copies_of_weights(state_dict: dict[str, Any]) -> dict[str, Any]:
-    """A state_dict of davda54/sam or pytorch_optimizer as ours: they keep the weights before a step as state."""
+    """Convert a state_dict of davda54/sam or pytorch_optimizer, which keep the unperturbed weights as state."""
     kept = _select(state_dict, lambda key: key != "old_p") if "state" in state_dict else state_dict
     if state_dict.get("state") and not kept["state"]:
         warnings.warn(
             "the state loaded has weights (old_p) and nothing of the base optimizer, as davda54/sam saves it: "
-            "momentum and other moments start anew",
+            "momentum and other moments start from zero",
             stacklevel=outside(),
         )
     return kept
 
 
 def own_part(state_dict: dict[str, Any], groups: Groups, names: Sequence[str]) -> OwnState:
-    """The own tensors of these names in a state_dict, copied to where these groups' parameters are."""
+    """Return the method's own tensors in a state_dict, copied to the devices of these groups' parameters."""
     saved = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
     parameters = chain.from_iterable(group["params"] for group in groups)
     own: OwnState = {}
     for index, p in zip(saved, parameters, strict=True):
         state = state_dict["state"].get(index, {})
-        found = {name: state[PREFIX + name] for name in names if PREFIX + name in state}
-        if found:
-            own[p] = {k: v.detach().to(device=p.device, dtype=p.dtype, copy=True) for k, v in found.items()}
+        present = {name: state[PREFIX + name] for name in names if PREFIX + name in state}
+        if present:
+            own[p] = {k: v.detach().to(device=p.device, dtype=p.dtype, copy=True) for k, v in present.items()}
     return own
 
 
 def _select(state_dict: dict[str, Any], wanted: Any) -> dict[str, Any]:
-    """The entries of the parameters' states with these names. State that is no parameter's (MADGRAD's k) stays."""
+    """Select entries of the parameters' states by name. State without a parameter (MADGRAD's k) stays."""
     states: dict[Any, Any] = {}
     for index, state in state_dict["state"].items():
         if not isinstance(state, dict):

@@ -1,4 +1,4 @@
-"""What Accelerate and Lightning do around a step that a closure cannot make up for."""
+"""Detect what Accelerate and Lightning do around a step."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 
 def skips_backward(closure: Any) -> bool:
-    """Whether the closure is Lightning's without a backward: the epoch of its SWA that updates batch norm."""
+    """Return whether this is Lightning's closure without a backward (the batch-norm epoch of its SWA)."""
     inner = closure.args if isinstance(closure, partial) else ()
     return any(getattr(each, "_backward_fn", closure) is None for each in inner)
 
 
 def refuse_accumulate() -> None:
-    """Accelerate's accumulate skips step(), and with it the closure, for all micro-batches but the last."""
+    """Refuse Accelerate's accumulate, which skips step() for all micro-batches but the last."""
     accelerate = sys.modules.get("accelerate.state")
     settings = {} if accelerate is None else accelerate.GradientState._shared_state.get("plugin_kwargs", {})
     if settings.get("num_steps", 1) > 1:

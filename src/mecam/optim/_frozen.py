@@ -1,4 +1,4 @@
-"""Parameters that a forward changes itself, such as the key encoder of MoCo or BYOL, change as in one plain pass."""
+"""Save and restore frozen parameters that a forward changes, such as the key encoder of MoCo or BYOL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Mark:
-    """A tensor at one moment: its memory and its version, not its values."""
+    """The memory and version of a tensor at one moment."""
 
     __slots__ = ("alias", "tensor", "version")
 
@@ -23,7 +23,7 @@ class Mark:
         self.version = self.alias._version
 
     def changed(self) -> bool:
-        """Whether the tensor was written to, or given other memory (`parameter.data = ...`)."""
+        """Return whether the tensor was written to, or given other memory (`parameter.data = ...`)."""
         return self.alias._version != self.version or self._moved()
 
     def restore(self, copy: Tensor) -> None:
@@ -74,7 +74,7 @@ class Frozen:
                 self.saved[parameter] = Mark(parameter), local(parameter).detach().clone()
 
     def changed(self) -> list[Tensor]:
-        """Parameters that changed, but not in the first pass: there is no copy of them."""
+        """Return the parameters that changed after the first pass and were not saved."""
         rest = [p for p in self.marks if p not in self.saved]
         by_version = [p for p in rest if self.marks[p].changed()]
         return by_version or self._other_values([p for p in rest if p in self.sums])
@@ -85,7 +85,7 @@ class Frozen:
                 mark.restore(copy)
 
     def _other_values(self, parameters: Sequence[Tensor]) -> list[Tensor]:
-        """Those of the parameters whose values are not what they were."""
+        """Return the parameters whose checksums changed."""
         if not parameters:
             return []
         device = parameters[0].device
@@ -94,12 +94,12 @@ class Frozen:
 
 
 def has_values(tensor: Tensor) -> bool:
-    """Whether the tensor can be marked: a lazy one has no shape yet, one of torch.func lives for one call."""
+    """Return whether the tensor can be marked. Lazy tensors have no shape; those of torch.func live for one call."""
     return not torch.nn.parameter.is_lazy(tensor) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether the tensor has one block of memory. A subclass (quantized weights) may have none."""
+    """Return whether the tensor is strided and no subclass (quantized weights may have no memory of their own)."""
     return type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided and not tensor.is_meta
 
 

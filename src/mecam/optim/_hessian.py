@@ -1,4 +1,4 @@
-"""Hutchinson's estimate of the Hessian diagonal, for base optimizers that want one (AdaHessian)."""
+"""Hutchinson's estimate of the Hessian diagonal, for AdaHessian."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REFUSAL = (
 
 
 def hutchinson(parameters: Sequence[Tensor], *, samples: int, distribution: str) -> list[Tensor]:
-    """D = mean over z of z * (H z), zero for a parameter without gradient; z Rademacher or Gaussian."""
+    """Return the mean of z * (H z), z Rademacher or Gaussian; zero for a parameter without gradient."""
     used = [(p, p.grad) for p in parameters if p.requires_grad and p.grad is not None]
     curved = [i for i, (_, g) in enumerate(used) if g.requires_grad]  # a gradient without graph is constant
     if not curved:

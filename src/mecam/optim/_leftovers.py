@@ -1,4 +1,4 @@
-"""Gradients from before a step, which the closure must clear."""
+"""Detect gradients that the closure did not clear."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ class Leftovers(AbstractContextManager["Leftovers"]):
 
     @property
     def untouched(self) -> bool:
-        """Whether there were gradients and the closure changed none of them."""
+        """Return whether there were gradients and the closure changed none of them."""
         return bool(self.hooked) and all(p.grad is g and _version(g) == v for p, g, v in self.hooked)
 
     def same(self) -> bool:
-        """Whether any of these gradients is the tensor it was before."""
+        """Return whether any gradient is still the same tensor."""
         return any(p.grad is g for p, g, _ in self.hooked)
 
     def require_cleared(self) -> None:

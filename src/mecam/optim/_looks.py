@@ -1,4 +1,4 @@
-"""What optimizers share that take all of their passes in some steps only: who decides, and when."""
+"""Optimizers that take all of their passes in some steps only."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from mecam.optim.sharpness import SharpnessAware
 
 
 class Looks(SharpnessAware):
-    """An optimizer with steps of two kinds: looks, which take all passes, and the steps between."""
+    """An optimizer with two kinds of steps: looks, which take all passes, and plain steps."""
 
-    _planned: bool | None = None  # whether the coming step is a look, once that is decided
+    _planned: bool | None = None  # whether the next step is a look, once decided
 
     @abstractmethod
     def is_due(self) -> bool:
-        """Whether the coming step is a look; asked once for each step."""
+        """Return whether the next step is a look. Called once per step."""
 
     def plan(self) -> bool:
-        """Whether the next step is a look. Each call is for another step."""
+        """Decide and return whether the next step is a look. Call it once per step."""
         self._planned = bool(self.is_due())
         return self._planned
 
     def looks(self) -> bool:
-        """What was planned for this step."""
+        """Return what was planned for this step."""
         if self._planned is None:
             if is_capturing():
                 raise RuntimeError(
                     f"{type(self).__name__} decides on the host which steps take all passes: a captured step would "
-                    "always be of one kind. Call plan() before each step, and capture one graph for each of its answers"
+                    "always be of one kind. Call plan() before each step, and capture one graph per answer"
                 )
             self.plan()
         looks, self._planned = bool(self._planned), None

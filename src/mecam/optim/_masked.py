@@ -12,12 +12,17 @@ from torch.optim import Optimizer
 from mecam.optim.vector import Vector
 
 
-def can_decide_on_device(base: Optimizer, stepped: Iterable[Tensor], device: torch.device) -> bool:
-    """Whether `masked_step` can undo a step exactly: all that it changes exists already, as tensors on the device.
+def counts_on_device(base: Optimizer) -> bool:
+    """Whether the optimizer can count its steps on the device. Those of other libraries count in Python."""
+    return type(base).__module__.startswith("torch.optim")
 
-    Other libraries' optimizers count steps in Python, and torch's on the CPU unless capturable or fused.
+
+def can_decide_on_device(base: Optimizer, stepped: Iterable[Tensor], device: torch.device) -> bool:
+    """Return whether `masked_step` can undo a step: everything it changes is already a tensor on the device.
+
+    torch's optimizers count on the CPU unless capturable or fused.
     """
-    if not type(base).__module__.startswith("torch.optim"):
+    if not counts_on_device(base):
         return False
     known = set(map(id, base.state)) | set(map(id, stepped))
     moving = [p for group in base.param_groups for p in group["params"] if p.grad is not None]
@@ -25,15 +30,15 @@ def can_decide_on_device(base: Optimizer, stepped: Iterable[Tensor], device: tor
 
 
 def looks_for_itself(base: Optimizer) -> bool:
-    """Whether the base's kernels (fused ones) take a device scalar that tells them to do nothing."""
+    """Return whether the base's (fused) kernels take a device scalar that turns a step into a no-op."""
     return bool(getattr(base, "_step_supports_amp_scaling", False))
 
 
 @torch.no_grad()
 def masked_step(base: Optimizer, apply: Tensor) -> None:
-    """base.step() where the device scalar `apply` is True; parameters and state stay as they are where it is False."""
+    """Call base.step() if the device scalar `apply` is True; keep parameters and state if it is False."""
     if looks_for_itself(base):
-        scaled: Any = base  # the door GradScaler uses: fused kernels read these two
+        scaled: Any = base  # as GradScaler does: fused kernels read these two
         scaled.grad_scale, scaled.found_inf = None, (~apply).float()
         try:
             base.step()
@@ -47,13 +52,13 @@ def masked_step(base: Optimizer, apply: Tensor) -> None:
 
 
 def drop_new_state(base: Optimizer, known: set[Tensor]) -> None:
-    """After a step that was not taken: fused SGD made momentum for it, and left that uninitialised."""
+    """Remove the state that a skipped step created: fused SGD leaves its momentum uninitialised."""
     for parameter in [p for p in base.state if p not in known]:
         del base.state[parameter]
 
 
 def _tensors(base: Optimizer) -> Iterator[Tensor]:
-    """What a step of the optimizer may change."""
+    """Yield the tensors that a step may change."""
     for group in base.param_groups:
         yield from (p for p in group["params"] if p.grad is not None)
     for state in base.state.values():
@@ -62,7 +67,7 @@ def _tensors(base: Optimizer) -> Iterator[Tensor]:
 
 
 def unless_skipped(v: Vector, taken: bool | Tensor, otherwise: Vector | None = None) -> Vector:
-    """v; where the device decided against the step, `otherwise` or zero."""
+    """Return v, or `otherwise` (default zero) if the device skipped the step."""
     if not isinstance(taken, Tensor):
         return v
     new, old = dict(v.items()), {} if otherwise is None else dict(otherwise.items())

@@ -1,4 +1,4 @@
-"""The random state a closure can draw from: torch's on every device in use, Python's and NumPy's."""
+"""Save and replay random state: torch's on every device in use, Python's and NumPy's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class RandomState:
-    """A copy of all of it at one moment."""
+    """A copy of all random states."""
 
     cpu: Tensor
     devices: dict[torch.device, Tensor]
@@ -43,7 +43,7 @@ class RandomState:
 
     @contextmanager
     def replayed(self) -> Iterator[None]:
-        """Draw from this state inside, and go on from where things stood outside."""
+        """Draw from this state inside the context; restore the outer state after it."""
         outside = RandomState.now(self.devices)
         self.set()
         try:

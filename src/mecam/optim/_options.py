@@ -1,4 +1,4 @@
-"""The options that every sharpness-aware optimizer takes, checked."""
+"""Check the options that all sharpness-aware optimizers share."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from mecam.optim.hyperparameters import Hyperparameter, check_switch
+from mecam.hyperparameters import Choice, Hyperparameter, check_switch
 
 Nonfinite = Literal["raise", "skip", "ignore"]
+RHO = Hyperparameter("radius of the perturbation", search=Choice((0.01, 0.02, 0.05, 0.1)))
 CLIP_NORM = Hyperparameter("largest norm of the combined gradient", open_low=True)
 
 
 def check_options(
     name: str, model: nn.Module | None, clip_norm: float | None, nonfinite: Nonfinite, **switches: bool
 ) -> None:
-    """Refuse what an option does not allow; `name` is the optimizer's."""
+    """Check the options of the optimizer called `name`."""
     if nonfinite not in ("raise", "skip", "ignore"):
         raise ValueError(f"{name}: nonfinite={nonfinite!r} is not allowed; it must be 'raise', 'skip' or 'ignore'")
     for switch, value in switches.items():
@@ -36,7 +37,7 @@ def check_options(
 
 
 def outside() -> int:
-    """The `stacklevel` with which the caller's warning shows the first line outside this package."""
+    """Return the `stacklevel` at which a warning points to the first line outside this package."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("mecam.optim."):
         level, frame = level + 1, frame.f_back
@@ -44,7 +45,7 @@ def outside() -> int:
 
 
 def is_capturing() -> bool:
-    """Whether the step is being captured as a CUDA graph."""
+    """Return whether a CUDA graph is being captured."""
     started: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     return started and torch.cuda.is_current_stream_capturing()
 
@@ -54,12 +55,12 @@ def is_ddp(model: nn.Module | None) -> bool:
 
 
 def warn_of_half_precision(name: str, parameters: Sequence[Tensor]) -> None:
-    """A perturbation is small beside the weights: where these are rounded to 8 or 11 bits, most do not move."""
+    """Warn that a perturbation moves few weights with 8 or 11 bits of precision."""
     half = [p for p in parameters if p.dtype in (torch.bfloat16, torch.float16)]
     if half:
         warnings.warn(
             f"{name}: {len(half)} of {len(parameters)} parameters are {half[0].dtype}. A perturbation is below the "
             "precision of most weights, and leaves them where they are. Keep the weights in float32 and compute under "
-            "torch.autocast",
+            "torch.autocast, or pass stochastic_rounding=True",
             stacklevel=outside(),
         )

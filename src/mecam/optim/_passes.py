@@ -1,4 +1,4 @@
-"""The passes of one step: the closure, called at the weights a formula asks for; everything put back afterwards."""
+"""Run the closure at the weights a formula asks for, and restore everything afterwards."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ HOW_TO_STEP = """step() needs a closure, since it takes the gradient at several 
 
     optimizer.step(closure)
 
+Trainers without closures: mecam.integrations.transformers and mecam.integrations.fastai.
+
 With a GradScaler: optimizer.step(closure, scaler=scaler). GradScaler.step(optimizer), which Lightning's 16-mixed and
 Accelerate's fp16 call, cannot unscale the passes of a step: train in bf16, or call step yourself. In Lightning:
 
@@ -39,13 +41,13 @@ In Accelerate: optimizer.optimizer.step(closure, scaler=accelerator.scaler); acc
 
 
 class VirtualDomain(Protocol):
-    """Anything that can be switched on around a pass."""
+    """An object that can be switched on around a pass."""
 
     def active(self) -> AbstractContextManager[Any]: ...
 
 
 class GradAt(Protocol):
-    """grad f(theta + offset), on a virtual domain if one is given."""
+    """Compute grad f(theta + offset), on a virtual domain if one is given."""
 
     def __call__(self, offset: Vector | None = None, domain: VirtualDomain | None = None) -> Vector: ...
 
@@ -62,7 +64,7 @@ class NoGradientError(RuntimeError):
 
 
 class Passes:
-    """Calls the closure for a formula. The first call is at theta; each later one leaves no trace but its gradient."""
+    """Call the closure for a formula. The first call is at theta; later calls leave nothing but their gradient."""
 
     def __init__(
         self,
@@ -76,6 +78,7 @@ class Passes:
         after_first: Callable[[], None] | None = None,
         record: bool = False,
         watch_every: bool = True,
+        rounding: int | None = None,
     ) -> None:
         self.space = space
         self.closure = closure
@@ -85,6 +88,7 @@ class Passes:
         self.after_first = after_first
         self.record = record
         self.watch_every = watch_every  # gradient from before the step; False where closures clear by None
+        self.rounding = rounding  # with stochastic rounding: a number of this step
         self.noise = RandomState.now(kind.device for kind in space.kinds) if shared_noise else None
         self.losses: list[Any] = []
         self.finite: Tensor | None = None  # with `unscale`: whether no pass so far overflowed
@@ -115,14 +119,14 @@ class Passes:
         return self.take(loss)
 
     def take(self, loss: Any) -> Vector:
-        """The gradient of a pass that has just run."""
+        """Return the gradient of the pass that has just run."""
         gradient = self._take(loss)
         self.losses.append(_kept_loss(loss))
         self.gradients = [*self.gradients, gradient] if self.record else [gradient]
         return gradient
 
     def restore(self) -> None:
-        """Weights and buffers as a plain pass would have left them."""
+        """Restore weights and buffers to what a plain pass leaves."""
         self.move(None)
         self._weights = None
         self.buffers.restore()
@@ -135,13 +139,13 @@ class Passes:
             self.watch_every = leftovers.same()
 
     def move(self, offset: Vector | None) -> None:
-        """Put the weights at theta + offset."""
+        """Move the weights to theta + offset."""
         if self._weights is not None:
             self._move_back()
         if offset is not None:
             if self._weights is None:
                 self._weights = self.space.weights().copy()
-            offset.add_to_weights()
+            offset.add_to_weights(None if self.rounding is None else 8 * self.rounding + len(self.losses))
         # an autocast region around the whole step would reuse its copies of the weights from the pass before
         torch.clear_autocast_cache()
 
@@ -168,14 +172,14 @@ class Passes:
 
 
 def _kept_loss(loss: Any) -> Any:
-    """The loss without its graph, which need not outlive the pass, and out of memory that the next pass fills."""
+    """Return the loss without its graph, copied if the next pass may overwrite its memory."""
     if not isinstance(loss, Tensor):
         return loss
     return loss.detach().clone() if filled_again(loss.device) else loss.detach()
 
 
 def filled_again(device: torch.device) -> bool:
-    """Whether results may be in a compiled CUDA graph's memory (mode="reduce-overhead"), which each replay fills."""
+    """Return whether results may lie in a compiled CUDA graph's memory (mode="reduce-overhead")."""
     trees = sys.modules.get("torch._inductor.cudagraph_trees")
     if trees is None or device.type != "cuda":
         return False
@@ -184,7 +188,7 @@ def filled_again(device: torch.device) -> bool:
 
 
 def _own_gradient(parameter: Tensor, taken: set[int], *, copy: bool) -> Tensor | None:
-    """The parameter's gradient as a tensor that no later backward overwrites; `taken`: where those before it lie."""
+    """Return the gradient as a tensor that no later backward overwrites; `taken` holds earlier addresses."""
     gradient = parameter.grad
     if gradient is None:
         return None

@@ -1,4 +1,4 @@
-"""Sharded parameters (FSDP2's DTensors): work on this rank's shard, add up over the ranks that share the tensor.
+"""Sharded parameters (FSDP2's DTensors): compute on this rank's shard, sum over the ranks that share a tensor.
 
 foreach kernels have no DTensor rules for copies, and need none: everything but a norm is local. DTensors are told by
 their `to_local` method, so that a program without torch.distributed never imports it.
@@ -6,6 +6,7 @@ their `to_local` method, so that a program without torch.distributed never impor
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeVar, cast
 
 import torch
@@ -20,19 +21,23 @@ def is_distributed(tensor: Tensor) -> bool:
 
 
 def local(tensor: MaybeTensor) -> MaybeTensor:
-    """This rank's part of the tensor: the tensor itself unless it is sharded."""
+    """Return this rank's part of the tensor: the tensor itself unless it is sharded."""
     if tensor is None or not is_distributed(tensor):
         return tensor
     return cast("Any", tensor).to_local()  # type: ignore[no-any-return]
 
 
-def is_flat_shard(parameter: Tensor) -> bool:
-    """Whether FSDP1 holds the parameter: a piece of a flat one, which does not say over which ranks it is split."""
-    return hasattr(parameter, "_fsdp_flattened")
+def refuse_flat_shards(owner: str, parameters: Iterable[Tensor]) -> None:
+    """Refuse the flat shards of FSDP1, whose ranks are unknown."""
+    if any(hasattr(parameter, "_fsdp_flattened") for parameter in parameters):
+        raise ValueError(
+            f"{owner}: FullyShardedDataParallel (FSDP1) does not show how its parameters are sharded, so no norm over "
+            "all ranks can be taken. Shard the model with torch.distributed.fsdp.fully_shard (FSDP2)"
+        )
 
 
 def split_like(gradient: Tensor, parameter: Tensor) -> Tensor:
-    """The gradient split as its parameter is. Tensor parallelism may leave a sum over ranks to be made."""
+    """Return the gradient sharded like its parameter. Tensor parallelism may leave a partial sum."""
     if not is_distributed(gradient):
         return gradient
     held, wanted = cast("Any", gradient), cast("Any", parameter).placements
@@ -40,7 +45,7 @@ def split_like(gradient: Tensor, parameter: Tensor) -> Tensor:
 
 
 def meshes(tensor: Tensor) -> Meshes:
-    """Over which mesh dimensions the tensor is split; () for an ordinary or replicated one."""
+    """Return the mesh dimensions that the tensor is sharded over; () if it is not sharded."""
     if not is_distributed(tensor):
         return ()
     distributed: Any = tensor
@@ -49,7 +54,7 @@ def meshes(tensor: Tensor) -> Meshes:
 
 
 def reshard(model: nn.Module | None) -> None:
-    """Let FSDP2 drop the weights it gathered; a backward does that, but a closure may raise before its backward.
+    """Free the weights that FSDP2 gathered, as a backward does: a closure may raise before its backward.
 
     The next forward would use them again, although the shards have moved since.
     """
@@ -59,14 +64,14 @@ def reshard(model: nn.Module | None) -> None:
 
 
 def sum_over(value: Tensor, split: Meshes) -> Tensor:
-    """The sum of a partial result over all ranks that hold a shard."""
+    """Sum a partial result over all ranks that hold a shard."""
     for mesh, dimension in split:
         torch.distributed.all_reduce(value, group=mesh.get_group(dimension))
     return value
 
 
 def mean_over(tensors: list[Tensor | None], like: list[Tensor], group: Any) -> list[Tensor | None]:
-    """The mean of each tensor over the ranks of `group`, in one all-reduce a device and dtype; a hole counts as zero.
+    """Average each tensor over the ranks of `group`, in one all-reduce per device and dtype; None counts as zero.
 
     A tensor that is a hole on every rank stays one. Only a rank with a hole has to ask (a flag travels with the
     data), so that ordinary steps do not wait for the device.
@@ -81,7 +86,7 @@ def mean_over(tensors: list[Tensor | None], like: list[Tensor], group: Any) -> l
         flat = torch.cat([*(part.reshape(-1) for part in parts), held])
         flat.div_(torch.distributed.get_world_size(group))  # before they are added up, as DDP does: halves overflow
         torch.distributed.all_reduce(flat, group=group)
-        *found, present = torch.split(flat, [*(part.numel() for part in parts), len(parts)])
-        for i, part, mean, anywhere in zip(members, parts, found, present, strict=True):
+        *averages, present = torch.split(flat, [*(part.numel() for part in parts), len(parts)])
+        for i, part, mean, anywhere in zip(members, parts, averages, present, strict=True):
             means[i] = None if tensors[i] is None and not bool(anywhere > 0) else mean.view_as(part)
     return means

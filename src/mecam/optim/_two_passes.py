@@ -1,4 +1,4 @@
-"""Two calls in place of a closure, for loops that run the passes themselves: first_step and second_step."""
+"""first_step and second_step: two calls in place of a closure."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class TwoPasses(SharpnessAware):
             self.zero_grad()
 
     def _offset(self, first: Vector) -> Vector:
-        """Where the formula wants its second gradient: it runs up to there, and again in second_step."""
+        """Return the offset at which the formula takes its second gradient."""
         calls = 0
 
         def grad_at(offset: Vector | None = None, domain: VirtualDomain | None = None) -> Vector:  # noqa: ARG001

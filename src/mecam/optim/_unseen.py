@@ -1,4 +1,4 @@
-"""Find buffers that a pass changed out of sight, where the optimizer was not given the model.
+"""Find buffers that a pass changed in modules whose forward was not observed.
 
 Hooks see a module that is called. They do not see one inside a compiled function, nor one that runs in another method
 than `__call__` (LightningModule.training_step). So the closure is searched for modules once, and what they hold is
@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from mecam.optim._frozen import Mark, has_values
 
 LARGEST_SEARCH = 20_000  # objects
-Slot = tuple[nn.Module, str]  # where a tensor hangs
+Slot = tuple[nn.Module, str]  # a module and an attribute name
 
 
 class Unseen:
-    """The tensors that a pass could change, of all modules in reach of the closure, marked before it.
+    """Mark the tensors of all modules that the closure can reach, before a pass.
 
     Args:
         closure: what runs them.
@@ -40,7 +40,7 @@ class Unseen:
                     self.marks[module, name] = tensor, Mark(tensor)
 
     def require_seen(self, seen: Collection[Slot], tensors: Collection[Tensor | None]) -> None:
-        """Refuse a pass that changed anything but what hangs in these slots, or is one of these tensors."""
+        """Refuse a pass that changed a tensor other than those in these slots or in `tensors`."""
         known = set(map(id, tensors))
         for (module, name), (tensor, mark) in self.marks.items():
             if (module, name) in seen or id(tensor) in known:
@@ -54,7 +54,7 @@ class Unseen:
 
 
 def frames_compiled() -> int:
-    """How much torch.compile has done in this process: each time it may hide other modules."""
+    """Count what torch.compile has compiled in this process: each time it may hide other modules."""
     dynamo = sys.modules.get("torch._dynamo.utils")
     if dynamo is None:
         return 0
@@ -63,8 +63,8 @@ def frames_compiled() -> int:
 
 
 def modules_in(closure: Any) -> list[nn.Module]:
-    """The modules that a closure can reach, by its variables, the globals it names, and the objects in these."""
-    found: dict[nn.Module, None] = {}
+    """Return the modules that a closure can reach through its variables, globals and their attributes."""
+    modules: dict[nn.Module, None] = {}
     seen: dict[int, Any] = {}
     waiting = deque([closure])
     while waiting and len(seen) < LARGEST_SEARCH:
@@ -76,8 +76,8 @@ def modules_in(closure: Any) -> list[nn.Module]:
             with suppress(Exception):  # best effort: an object may raise anything from its attributes
                 waiting.extend(_inside(each))
         elif not isinstance(each, torch.jit.ScriptModule):  # those are seen, and keep their buffers elsewhere
-            found.update(dict.fromkeys(each.modules()))
-    return list(found)
+            modules.update(dict.fromkeys(each.modules()))
+    return list(modules)
 
 
 def _inside(each: Any) -> Iterable[Any]:
@@ -100,14 +100,14 @@ def _inside(each: Any) -> Iterable[Any]:
 
 
 def _looked_up(names: set[str], outside: dict[str, Any]) -> list[Any]:
-    """What these names mean in a function: globals, and attributes of imported modules among them."""
-    found = [outside[name] for name in names if name in outside]
-    modules = [vars(each) for each in found if isinstance(each, ModuleType)]
-    return found + [inside[name] for inside in modules for name in names if name in inside]
+    """Look up names among globals and the attributes of imported modules."""
+    values = [outside[name] for name in names if name in outside]
+    modules = [vars(each) for each in values if isinstance(each, ModuleType)]
+    return values + [inside[name] for inside in modules for name in names if name in inside]
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """The names that a function and those defined in it may look up outside."""
+    """Yield the names that a function, and functions defined in it, look up outside."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -1,4 +1,4 @@
-"""From a combined gradient to the base optimizer's step."""
+"""Apply a combined gradient with the base optimizer."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from mecam.optim.vector import Space, Vector, is_finite, norm
 
 
 class Update:
-    """A combined gradient on its way to the base optimizer, and what goes along with it.
+    """A combined gradient, ready for the base optimizer.
 
     Args:
         space: the parameters.
         gradient: what the formula gave, as one list of tensors that may be written to.
-        shift: where the weights move after the base optimizer's step, besides it.
-        hessian: the estimate of the Hessian diagonal for every parameter of the groups, for a base that wants one.
+        shift: an offset added to the weights after the base optimizer's step.
+        hessian: the Hessian diagonal of every parameter, for AdaHessian.
     """
 
     def __init__(
@@ -31,15 +31,15 @@ class Update:
         self.space, self.gradient, self.shift, self.hessian = space, gradient, shift, hessian
 
     def is_finite(self) -> Tensor:
-        """Whether all of it is, on the device and on all ranks."""
+        """Return whether all values are finite, as a device scalar on which all ranks agree."""
         return self._if_the_rest_is(is_finite(self.gradient))
 
     def spoil_unless(self, finite: Tensor) -> None:
-        """NaN if any pass overflowed, though the formula may have dropped it: a scaler looks at the gradient alone."""
+        """Set the gradient to NaN if a pass overflowed: a scaler checks the combined gradient only."""
         self.scale(torch.where(self._if_the_rest_is(finite), 1.0, torch.nan))
 
     def average(self, group: Any) -> None:
-        """The means of what the ranks found at their own perturbed weights, in one all-reduce."""
+        """Average over ranks, in one all-reduce."""
         vectors = [self.gradient] if self.shift is None else [self.gradient, self.shift]
         parts = [part for vector in vectors for _, part in vector.items()]
         means = iter(mean_over(parts, self.space.parameters * len(vectors), group))
@@ -53,7 +53,7 @@ class Update:
         self.gradient = (factor * self.gradient).collapse(into=self.gradient)
 
     def write(self) -> None:
-        """Put the gradient where the base optimizer looks for it."""
+        """Write the gradient to `parameter.grad`."""
         for parameter, part in self.gradient.items():
             held = parameter.grad
             if held is part:
@@ -73,7 +73,7 @@ class Update:
             scaler.step(base, **extra)
 
     def step_if(self, finite: Tensor, base: Optimizer, stepped: dict[Tensor, None]) -> bool | Tensor:
-        """Step if the device scalar is True; whether that happened: known here, or on the device alone.
+        """Step if the device scalar is True; return whether, as a bool or a device scalar.
 
         `stepped` remembers the parameters that the base stepped on and keeps no state for: a step that makes state can
         only be taken or left as a whole.
@@ -94,7 +94,7 @@ class Update:
         losses: Sequence[Any],
         stepped: dict[Tensor, None],
     ) -> bool | Tensor:
-        """Step the base optimizer; whether the step was taken, known here or on the device alone."""
+        """Step the base optimizer; return whether the step was taken, as a bool or a device scalar."""
         if nonfinite == "ignore":
             self.write()
             self.step(base)
@@ -118,7 +118,7 @@ class Update:
         return True
 
     def take_scaled(self, base: Optimizer, scaler: torch.amp.GradScaler, scale: Tensor) -> bool:
-        """Step the base optimizer by the scaler, which looks for overflows itself."""
+        """Step the base optimizer through the scaler, which checks for overflows itself."""
         self.scale(scale)
         overflow = ~self.is_finite()
         self.write()
@@ -130,7 +130,7 @@ class Update:
         return False
 
     def _if_the_rest_is(self, finite: Tensor) -> Tensor:
-        """The verdict on the gradient, if what goes along with it is finite as well."""
+        """Return `finite`, False if the shift or the Hessian diagonal is not finite."""
         if self.shift is not None:
             finite = finite & is_finite(self.shift)
         if self.hessian is not None:
@@ -148,7 +148,7 @@ def _require(finite: Tensor, losses: Sequence[Any]) -> None:
 
 
 def _shown(loss: Any) -> str:
-    """A closure may return more than a number, which is no reason to fail on the way to an error."""
+    """Format a loss. A closure may return something else, which must not fail here."""
     try:
         return f"{float(loss):g}"
     except (TypeError, ValueError, RuntimeError):

@@ -1,4 +1,4 @@
-"""An optimizer around a base optimizer: one set of groups, one state, checkpoints, copies and hooks."""
+"""Wrap a base optimizer: parameter groups, state, checkpoints, copies and hooks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from mecam.hyperparameters import Hyperparameter
 from mecam.optim._base import BaseOptimizer, refuse_clashes
 from mecam.optim._checkpoint import PREFIX, OwnState, base_part, merge, own_part, without_copies_of_weights
 from mecam.optim._options import outside
-from mecam.optim.hyperparameters import Hyperparameter
 from mecam.optim.vector import Coefficient, PerGroup
 
 Step = TypeVar("Step", bound=Callable[..., Any])
@@ -45,7 +45,7 @@ class Wrapper(Optimizer):
     A hyperparameter is an entry of its own name, or `sharpness_<name>` where the base optimizer has that name itself.
     """
 
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]]
+    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {}
     keeps: ClassVar[tuple[str, ...]] = ()  # names of the vectors the method keeps between steps
     notes: ClassVar[tuple[str, ...]] = ()  # names of the numbers it keeps a running mean of
     counters: ClassVar[tuple[str, ...]] = ("taken", "skipped")  # of steps
@@ -72,15 +72,15 @@ class Wrapper(Optimizer):
         """Refuse values that are allowed one by one but not together."""
 
     def key(self, name: str) -> str:
-        """The entry of param_groups that holds the hyperparameter of this name."""
+        """Return the key of a hyperparameter in param_groups."""
         return PREFIX + name if name in self._renamed else name
 
     def values(self, *names: str) -> tuple[Coefficient, ...]:
-        """The hyperparameters of these names, group by group where the groups differ."""
+        """Return hyperparameters by name, per group where the groups differ."""
         return tuple(_coefficient([group[self.key(name)] for group in self.param_groups]) for name in names)
 
     def first(self, name: str) -> Any:
-        """The entry of this name in the first group: of a shared hyperparameter, a counter or a note."""
+        """Return a shared hyperparameter, counter or note from the first group."""
         return self.param_groups[0][self.key(name)]
 
     @property
@@ -114,7 +114,7 @@ class Wrapper(Optimizer):
         self.base_optimizer.add_param_group(group)
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it: the base optimizer's state, the method's own tensors, the hyperparameters."""
+        """Return the base optimizer's state, the method's own tensors and the hyperparameters."""
         for before in self._optimizer_state_dict_pre_hooks.values():
             before(self)
         packed = merge(self.base_optimizer.state_dict(), self.own_state, self.param_groups)
@@ -123,7 +123,7 @@ class Wrapper(Optimizer):
         return packed
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what `state_dict` gave, or a plain state of the base optimizer (rho, ... then stay as they are)."""
+        """Load a state_dict of this optimizer, or of its base (rho, ... are then unchanged)."""
         state_dict = {**state_dict}  # as torch does: a hook may edit it
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = before(self, state_dict) or state_dict
@@ -139,7 +139,7 @@ class Wrapper(Optimizer):
         self.own_state = own_part(state_dict, self.param_groups, self.keeps)
         if self.keeps and not self.own_state and self.first("taken") > 0:
             warnings.warn(
-                f"{type(self).__name__}: the state loaded has no {', '.join(self.keeps)} and starts it anew. "
+                f"{type(self).__name__}: the state loaded has no {', '.join(self.keeps)} and resets it. "
                 "torch.distributed.checkpoint leaves it out with flatten_optimizer_state_dict=True",
                 stacklevel=outside(),
             )
@@ -154,7 +154,7 @@ class Wrapper(Optimizer):
         return super().__repr__().replace(name, f"{name} on {type(self.base_optimizer).__name__}", 1)
 
     def _complete(self, group: dict[str, Any], values: Mapping[str, Any]) -> None:
-        """Give a group the hyperparameters, counters and notes that it does not bring, and check its values."""
+        """Add missing hyperparameters, counters and notes to a group, and check its values."""
         for name, hyperparameter in self.hyperparameters.items():
             key = self.key(name)
             hyperparameter.check(type(self).__name__, name, group.setdefault(key, values[key]))
@@ -181,7 +181,7 @@ class Wrapper(Optimizer):
 
     @property
     def _names(self) -> tuple[str, ...]:
-        """What a group has of ours."""
+        """Names that this class adds to a group."""
         return (*self.hyperparameters, *self.counters, *self.notes)
 
     def _all_parameters(self) -> list[Tensor]:

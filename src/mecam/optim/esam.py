@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
-from torch.optim.optimizer import ParamsT
 
-from mecam.optim._base import BaseOptimizer
-from mecam.optim._options import Nonfinite, is_capturing
+from mecam.hyperparameters import Choice, Hyperparameter
+from mecam.optim._options import RHO, is_capturing
 from mecam.optim._passes import GradAt
 from mecam.optim._two_passes import TwoPasses
-from mecam.optim.hyperparameters import RHO, Choice, Hyperparameter
 from mecam.optim.vector import Vector, unit
 
 
@@ -27,69 +24,23 @@ class ESAM(TwoPasses):
     distributed run and a resumed run draw the same.
 
     Args:
-        params: parameters or parameter groups, which may carry their own rho, beta.
-        base_optimizer: a class such as torch.optim.Adam, or a function of the parameters that returns an optimizer.
-        rho: radius of the perturbation.
-        beta: probability with which a tensor is perturbed.
         seed: seed of the masks.
-        model: the network, whose buffers and frozen parameters then change as in one plain pass.
-        shared_noise: draw the same random numbers in every pass.
-        clip_norm: largest norm of the combined gradient.
-        nonfinite: "raise" an error at a NaN or infinite gradient, "skip" the step, or "ignore" it.
-        local_perturbation: under DDP, perturb each rank by its own gradient.
-        track: fill `last` with the losses, gradient norms and cosines of the passes.
-        base_kwargs: options of the base optimizer (lr, weight_decay, ...).
-
-    Example:
-        optimizer = ESAM(model.parameters(), torch.optim.Adam, lr=1e-3, model=model)
-
-        def closure():
-            optimizer.zero_grad()
-            loss = loss_function(model(inputs), targets)
-            loss.backward()
-            return loss
-
-        loss = optimizer.step(closure)
     """
 
     passes = 2
     decides_on_host = True
+    seed: int
+    options = {"seed": 0}
     hyperparameters = {
-        "rho": RHO,
+        "rho": replace(RHO, default=0.05),
         "beta": Hyperparameter(
-            "probability with which a tensor is perturbed", high=1, open_low=True, search=Choice((0.5, 0.6, 1.0))
+            "probability with which a tensor is perturbed",
+            default=0.6,
+            high=1,
+            open_low=True,
+            search=Choice((0.5, 0.6, 1.0)),
         ),
     }
-
-    def __init__(
-        self,
-        params: ParamsT,
-        base_optimizer: BaseOptimizer,
-        rho: float | Tensor = 0.05,
-        *,
-        beta: float | Tensor = 0.6,
-        seed: int = 0,
-        model: nn.Module | None = None,
-        shared_noise: bool = False,
-        clip_norm: float | None = None,
-        nonfinite: Nonfinite = "raise",
-        local_perturbation: bool = False,
-        track: bool = False,
-        **base_kwargs: Any,
-    ) -> None:
-        self.seed = seed
-        super().__init__(
-            params,
-            base_optimizer,
-            {"rho": rho, "beta": beta},
-            model=model,
-            shared_noise=shared_noise,
-            clip_norm=clip_norm,
-            nonfinite=nonfinite,
-            local_perturbation=local_perturbation,
-            track=track,
-            **base_kwargs,
-        )
 
     def gradient(self, grad_at: GradAt) -> Vector:
         rho, beta = self.values("rho", "beta")

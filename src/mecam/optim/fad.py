@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
-from torch import Tensor, nn
-from torch.optim.optimizer import ParamsT
-
-from mecam.optim._base import BaseOptimizer
-from mecam.optim._options import Nonfinite
+from mecam.hyperparameters import Choice, Hyperparameter
+from mecam.optim._options import RHO
 from mecam.optim._passes import GradAt
-from mecam.optim.hyperparameters import RHO, Choice, Hyperparameter
 from mecam.optim.sharpness import SharpnessAware
 from mecam.optim.vector import Vector, unit
 
@@ -22,68 +18,14 @@ class FAD(SharpnessAware):
         g ← g₀ + α (β (g₁ − g₀) + (1−β) (g₃ − g₂))
 
     No code was published: this is derived from the two definitions, with ∇R₁ ≈ ρ H n(g) taken as a difference.
-
-    Args:
-        params: parameters or parameter groups, which may carry their own rho, alpha, ....
-        base_optimizer: a class such as torch.optim.Adam, or a function of the parameters that returns an optimizer.
-        rho: radius of the perturbation.
-        alpha: weight of both flatness terms.
-        beta: share of the zeroth-order term.
-        model: the network, whose buffers and frozen parameters then change as in one plain pass.
-        shared_noise: draw the same random numbers in every pass.
-        clip_norm: largest norm of the combined gradient.
-        nonfinite: "raise" an error at a NaN or infinite gradient, "skip" the step, or "ignore" it.
-        local_perturbation: under DDP, perturb each rank by its own gradient.
-        track: fill `last` with the losses, gradient norms and cosines of the passes.
-        base_kwargs: options of the base optimizer (lr, weight_decay, ...).
-
-    Example:
-        optimizer = FAD(model.parameters(), torch.optim.Adam, lr=1e-3, model=model)
-
-        def closure():
-            optimizer.zero_grad()
-            loss = loss_function(model(inputs), targets)
-            loss.backward()
-            return loss
-
-        loss = optimizer.step(closure)
     """
 
     passes = 4
     hyperparameters = {
-        "rho": RHO,
-        "alpha": Hyperparameter("weight of both flatness terms", high=1, search=Choice((0.1, 0.5, 1.0))),
-        "beta": Hyperparameter("share of the zeroth-order term", high=1, search=Choice((0.25, 0.5, 0.75))),
+        "rho": replace(RHO, default=0.05),
+        "alpha": Hyperparameter("weight of both flatness terms", default=0.5, high=1, search=Choice((0.1, 0.5, 1.0))),
+        "beta": Hyperparameter("share of the zeroth-order term", default=0.5, high=1, search=Choice((0.25, 0.5, 0.75))),
     }
-
-    def __init__(
-        self,
-        params: ParamsT,
-        base_optimizer: BaseOptimizer,
-        rho: float | Tensor = 0.05,
-        *,
-        alpha: float | Tensor = 0.5,
-        beta: float | Tensor = 0.5,
-        model: nn.Module | None = None,
-        shared_noise: bool = False,
-        clip_norm: float | None = None,
-        nonfinite: Nonfinite = "raise",
-        local_perturbation: bool = False,
-        track: bool = False,
-        **base_kwargs: Any,
-    ) -> None:
-        super().__init__(
-            params,
-            base_optimizer,
-            {"rho": rho, "alpha": alpha, "beta": beta},
-            model=model,
-            shared_noise=shared_noise,
-            clip_norm=clip_norm,
-            nonfinite=nonfinite,
-            local_perturbation=local_perturbation,
-            track=track,
-            **base_kwargs,
-        )
 
     def gradient(self, grad_at: GradAt) -> Vector:
         rho, alpha, beta = self.values("rho", "alpha", "beta")

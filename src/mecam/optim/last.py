@@ -1,4 +1,4 @@
-"""What the passes of a step found, for those who watch."""
+"""Losses, norms and cosines of the passes of the last step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mecam.optim.vector import Vector, cosine, norm
 
 @dataclass(frozen=True)
 class LastStep:
-    """Losses, gradient norms and cosines of a step's passes, as scalars on the device; cosines[i, j] with i < j."""
+    """Losses, gradient norms and cosines of a step's passes, as device scalars; cosines[i, j] with i < j."""
 
     losses: tuple[Tensor, ...]
     norms: tuple[Tensor, ...]
@@ -31,7 +31,7 @@ class LastStep:
 
 
 def as_number(loss: Any) -> Tensor:
-    """The loss as a tensor, from what a closure returned: the loss itself, or a dict with it under "loss"."""
+    """Return the loss as a tensor, from a loss or a dict with the key "loss"."""
     value = loss.get("loss") if isinstance(loss, Mapping) else loss
     if not isinstance(value, (Tensor, int, float)):
         raise TypeError(

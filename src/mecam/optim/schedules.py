@@ -26,18 +26,18 @@ OfGroup = Callable[[dict[str, Any]], Any]
 
 
 def constant() -> Factor:
-    """1 at every step."""
+    """Return 1 at every step."""
     return _constant
 
 
 def linear(steps: int, final: float = 0.0) -> Factor:
-    """From 1 to `final` in a straight line over `steps` steps, then constant."""
+    """Decay linearly from 1 to `final` over `steps` steps, then stay constant."""
     _check_steps(steps)
     return partial(_linear, steps=steps, final=final)
 
 
 def cosine(steps: int, final: float = 0.0) -> Factor:
-    """From 1 to `final` along half a cosine over `steps` steps, then constant."""
+    """Decay from 1 to `final` along half a cosine over `steps` steps, then stay constant."""
     _check_steps(steps)
     return partial(_cosine, steps=steps, final=final)
 
@@ -48,14 +48,14 @@ def inverse_sqrt() -> Factor:
 
 
 def warmup(steps: int, then: Factor) -> Factor:
-    """Rise in a straight line, (t + 1) / steps at step t < steps, then follow `then` from its step 0."""
+    """Increase linearly, (t + 1) / steps at step t < steps, then follow `then` from its step 0."""
     if steps < 0:
         raise ValueError(f"steps={steps!r} is not allowed; a warm-up takes at least 0 steps")
     return partial(_warmup, steps=steps, then=then) if steps else then
 
 
 def by_name(name: str, *, updates: int, warmup_steps: int = 0) -> Factor:
-    """The schedule of this name for a run of `updates` steps.
+    """Return the schedule of this name for a run of `updates` steps.
 
     After the warm-up, cosine and linear decay from 1 towards 0 over the remaining updates, t = 0, 1, ..., n - 1, with
     progress t / n: the last update is small, but not 0. inverse_sqrt is 1 / sqrt(t + 1).
@@ -117,7 +117,7 @@ class proportional_to_lr:  # noqa: N801 - read as the functions above
 
 
 class RhoSchedule:
-    """Sets rho in the optimizer's groups; step() once after each optimizer step (and after the lr scheduler's)."""
+    """Set rho in the optimizer's groups. Call step() after each optimizer step and lr scheduler step."""
 
     def __init__(self, optimizer: SharpnessAware, shape: Factor | proportional_to_lr) -> None:
         if not isinstance(optimizer, SharpnessAware):

@@ -1,32 +1,34 @@
-"""The step that every sharpness-aware optimizer shares. A method adds its formula: `gradient(grad_at)`."""
+"""The step that all sharpness-aware optimizers share. A method adds its formula: `gradient(grad_at)`."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import ParamsT
 
+from mecam.hyperparameters import check_switch
 from mecam.optim._base import BaseOptimizer, build, wants_hessian
 from mecam.optim._buffers import Buffers
 from mecam.optim._frameworks import refuse_accumulate, skips_backward
 from mecam.optim._frozen import Frozen
 from mecam.optim._hessian import REFUSAL, hutchinson
-from mecam.optim._masked import unless_skipped
+from mecam.optim._masked import counts_on_device, unless_skipped
 from mecam.optim._options import Nonfinite, check_options, is_capturing, is_ddp, warn_of_half_precision
 from mecam.optim._passes import HOW_TO_STEP, Closure, GradAt, NoGradientError, Passes
-from mecam.optim._shards import is_distributed, is_flat_shard, local, reshard
+from mecam.optim._shards import is_distributed, local, refuse_flat_shards, reshard
+from mecam.optim._signature import complete, separate
 from mecam.optim._unseen import frames_compiled
 from mecam.optim._update import Update
 from mecam.optim._wrapper import Wrapper, hooked
 from mecam.optim.last import LastStep
 from mecam.optim.vector import Space, Vector
 
-MEMORY = 0.9  # of a running mean, from one value to the next
+MEMORY = 0.9  # decay of running means
 
 
 class SharpnessAware(Wrapper):
@@ -39,7 +41,7 @@ class SharpnessAware(Wrapper):
     Args:
         params: parameters or parameter groups, which may carry their own rho, ...
         base_optimizer: a class such as torch.optim.Adam, or a function of the parameters that returns an optimizer.
-        values: the method's hyperparameters.
+        rho: radius of the perturbation. Default: the method's.
         model: the network. Its buffers (batch-norm statistics) and frozen parameters then change as in one plain pass
             also where its forward cannot be seen to run; needed for `local_perturbation`.
         shared_noise: every pass draws the same random numbers (dropout, augmentation inside the closure).
@@ -48,11 +50,14 @@ class SharpnessAware(Wrapper):
             step (decided on the device where the base optimizer allows it, and counted in `skipped`); "ignore".
         local_perturbation: under DDP, perturb each rank by its own gradient and all-reduce the combined gradient once.
             What FSAM and LookSAM keep is then each rank's own: a checkpoint needs the state of all ranks.
+        stochastic_rounding: round weights kept in bfloat16 or float16 at random where they are perturbed, the same on
+            every rank. Most perturbations are below their precision.
         track: fill `last` with the passes' losses, gradient norms and cosines.
-        base_kwargs: passed on to the base optimizer (lr, weight_decay, ...).
+        settings: the method's other hyperparameters and options, and those of the base optimizer (lr, ...).
     """
 
-    passes: ClassVar[int]
+    passes: ClassVar[int] = 2
+    options: ClassVar[Mapping[str, Any]] = {}  # further arguments of the constructor, with their defaults
     decides_on_host: ClassVar[bool] = False  # by Python what work a step is; such a step cannot be a CUDA graph
     transient = (
         *Wrapper.transient,
@@ -78,56 +83,68 @@ class SharpnessAware(Wrapper):
         self,
         params: ParamsT,
         base_optimizer: BaseOptimizer,
-        values: Mapping[str, float | Tensor],
+        rho: float | Tensor | None = None,
         *,
         model: nn.Module | None = None,
         shared_noise: bool = False,
         clip_norm: float | None = None,
         nonfinite: Nonfinite = "raise",
         local_perturbation: bool = False,
+        stochastic_rounding: bool = False,
         track: bool = False,
-        **base_kwargs: Any,
+        **settings: Any,
     ) -> None:
         name = type(self).__name__
+        values, options, base_kwargs = separate(type(self), rho, settings)
+        self.check_settings(options)
+        vars(self).update(options)
         switches = {"shared_noise": shared_noise, "local_perturbation": local_perturbation, "track": track}
-        check_options(name, model, clip_norm, nonfinite, **switches)
+        check_options(name, model, clip_norm, nonfinite, stochastic_rounding=stochastic_rounding, **switches)
         base = build(type(self), base_optimizer, params, base_kwargs)
         parameters = [parameter for group in base.param_groups for parameter in group["params"]]
-        warn_of_half_precision(name, [p for p in parameters if p.requires_grad])
-        if any(map(is_flat_shard, parameters)):
-            raise ValueError(
-                f"{name}: FullyShardedDataParallel (FSDP1) does not show how its parameters are sharded, so no norm "
-                "over all ranks can be taken. Shard the model with torch.distributed.fsdp.fully_shard (FSDP2)"
-            )
+        if self.passes > 1 and not stochastic_rounding:
+            warn_of_half_precision(name, [p for p in parameters if p.requires_grad])
+        refuse_flat_shards(name, parameters)
         self.model = model
         self.shared_noise = shared_noise
         self.clip_norm = clip_norm
         self.nonfinite = nonfinite
         self.local_perturbation = local_perturbation
+        self.stochastic_rounding = stochastic_rounding
         self.track = track
         self._wants_hessian = wants_hessian(base)
         self._wrap(base, base_optimizer, values)
         if self._wants_hessian and (is_ddp(model) or any(map(is_distributed, parameters))):
             raise ValueError(REFUSAL)
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        complete(cls)
+
+    def check_settings(self, options: Mapping[str, Any]) -> None:
+        """Refuse values of the method's own `options`."""
+        for option, default in self.options.items():
+            if isinstance(default, bool):
+                check_switch(type(self).__name__, option, options[option])
+
     @abstractmethod
     def gradient(self, grad_at: GradAt) -> Vector:
-        """The method's formula: the gradient for the base optimizer. Its first call must be `grad_at()`, at theta."""
+        """Return the gradient for the base optimizer: the method's formula. Its first call must be `grad_at()`."""
 
     def per_parameter(self, name: str) -> list[float | Tensor]:
-        """A hyperparameter's value at each parameter, in the order of `Vector.select`."""
+        """Return a hyperparameter's value for each parameter, in the order of `Vector.select`."""
         space = self._space
         groups = (kind.group for kind, block in zip(space.kinds, space.blocks, strict=True) for _ in block)
         return [self.param_groups[group][self.key(name)] for group in groups]
 
     def weights(self) -> Vector:
-        """theta itself, not a copy: to be read before the first `grad_at(offset)`."""
+        """Return theta itself, not a copy. Read it before the first `grad_at(offset)`."""
         return self._space.weights()
 
     def kept(self, name: str) -> Vector | None:
-        """A vector kept from an earlier step; None before the first.
+        """Return a vector kept from an earlier step; None before the first.
 
-        It also has parts at parameters without a gradient in this step: `kept(...).within(g)` is without them.
+        It includes parameters without a gradient in this step; `kept(...).within(g)` leaves them out.
         """
         taken = self.first("taken")
         before_first = not isinstance(taken, Tensor) and taken == 0  # what is there then are a checkpoint's zeros
@@ -140,24 +157,24 @@ class SharpnessAware(Wrapper):
         self._to_keep[name] = value.copy()
 
     def noted(self, name: str) -> Tensor:
-        """A running mean over the values of some ten steps, on the device; infinite before the first."""
+        """Return a running mean over about ten steps, as a device scalar; infinite before the first."""
         mean: Tensor = self.first(name)
         return mean
 
     def note(self, name: str, value: Tensor) -> None:
-        """Let a running mean take in a value, if this step is taken and the value is finite."""
+        """Update a running mean, if this step is taken and the value is finite."""
         self._to_note[name] = value
 
     def plan(self) -> Hashable:
-        """Of what kind the next step is. Steps of one kind are the same work, and so may be one CUDA graph.
+        """Decide and return the kind of the next step. Steps of one kind can share a CUDA graph.
 
-        A method that chooses between kinds does so here, on the host, before the step. Who replays graphs asks before
-        each step; `step` asks where nobody did.
+        Methods with several kinds of steps decide here, on the host. Call it before each step to replay graphs;
+        otherwise `step` calls it.
         """
         return None
 
     def shift(self, offset: Vector) -> None:
-        """Move the weights by this after the base optimizer's step, if it is taken."""
+        """Add an offset to the weights after the base optimizer's step, if it is taken."""
         self._shift = offset
 
     @property
@@ -169,6 +186,16 @@ class SharpnessAware(Wrapper):
     def needs_graph(self) -> bool:
         """Whether the closure should call loss.backward(create_graph=True): AdaHessian, in the first pass."""
         return self._hessian_due() and self.first_pass
+
+    @property
+    def capturable(self) -> Literal["steps", "passes", "nothing"]:
+        """What a CUDA graph can replay: whole steps, or single passes where Python decides between them."""
+        # a graph can neither set the random state nor be differentiated
+        if self.shared_noise or self.stochastic_rounding or self._wants_hessian:
+            return "nothing"
+        if counts_on_device(self.base_optimizer) and not self.decides_on_host:
+            return "steps"
+        return "passes" if getattr(self, "virtual_domain", None) is None else "nothing"
 
     @property
     def skipped(self) -> int | Tensor:
@@ -222,7 +249,7 @@ class SharpnessAware(Wrapper):
         return passes.losses[0]
 
     def _begin(self, closure: Closure, scaler: torch.amp.GradScaler | None) -> tuple[Passes, Tensor | None]:
-        """The passes of a step to come, and the scaler's scale."""
+        """Prepare the passes of a step; also return the scaler's scale."""
         if hessian_due := self._hessian_due():
             self._refuse_hessian_in_a_group()
         if self.local_perturbation:
@@ -241,6 +268,7 @@ class SharpnessAware(Wrapper):
             after_first=self._estimate_hessian if hessian_due else None,
             record=self.track,
             watch_every=self._watch_every,
+            rounding=int(self.first("taken") + self.first("skipped")) if self.stochastic_rounding else None,
         )
         return self._running, scale
 
@@ -291,12 +319,14 @@ class SharpnessAware(Wrapper):
         self._watch_every, self._hidden = True, {}
         super().__setstate__(state)
 
-    def _frozen(self) -> Frozen:
+    def _frozen(self) -> Frozen | None:
+        if self.passes == 1:
+            return None  # no later pass changes them
         by_value = self._compared is not self._space and not is_capturing()
         return Frozen(self._space.ids, self._hidden, by_value=by_value)
 
     def _to_search(self, closure: Closure) -> Closure | None:
-        """The closure in the first step with several passes, and whenever more has been compiled since the last."""
+        """Return the closure in the first step, and whenever more was compiled since; otherwise None."""
         done = self._searched is not None and self._searched == (self._space, frames_compiled())
         return None if done else closure
 
@@ -305,7 +335,7 @@ class SharpnessAware(Wrapper):
         return self._wants_hessian and self.param_groups[0].get("step", 0) % base.update_period == 0
 
     def _refuse_hessian_in_a_group(self) -> None:
-        """DDP itself would only say that a leaf variable is used in-place, from inside the closure's backward."""
+        """Refuse AdaHessian under DDP, whose own error (a leaf variable used in-place) is unclear."""
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             raise RuntimeError(REFUSAL)
 
@@ -319,7 +349,7 @@ class SharpnessAware(Wrapper):
         self._diagonal = dict(zip(parameters, scaled, strict=True))
 
     def _commit(self, taken: bool | Tensor, shift: Vector | None) -> None:
-        """What a step leaves behind; nothing of it if the step was not taken."""
+        """Update counters and kept vectors, unless the step was skipped."""
         count = taken.long() if isinstance(taken, Tensor) else int(taken)
         device = self._space.kinds[0].device
         # where the device may decide it also counts, from the first step on: in place, as a captured step must
@@ -343,7 +373,7 @@ class SharpnessAware(Wrapper):
             self._take_in(name, torch.where(taken, noted, torch.nan) if isinstance(taken, Tensor) else noted)
 
     def _take_in(self, name: str, value: Tensor) -> None:
-        """In place, as a captured step must, and where the value is from its first one on."""
+        """Update a running mean in place, as a captured step must."""
         value = value.to(torch.promote_types(value.dtype, torch.float32))
         mean = self.noted(name).to(value)
         moved = torch.where(mean.isinf(), value, mean.lerp(value, 1 - MEMORY))
@@ -352,7 +382,7 @@ class SharpnessAware(Wrapper):
             group[self.key(name)] = mean
 
     def _is_checkpointing(self) -> bool:
-        """torch.distributed.checkpoint fills a new optimizer's state by a step without closure, all gradients zero."""
+        """Return whether torch.distributed.checkpoint calls step() with zero gradients to create state."""
         gradients = [local(p.grad) for p in self._all_parameters() if p.requires_grad]
         return all(group.get("lr", 1) == 0 for group in self.param_groups) and all(
             g is not None and not g.any() for g in gradients

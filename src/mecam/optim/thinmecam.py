@@ -1,4 +1,4 @@
-"""MeCAM whose perturbed passes are taken in some steps only: every k-th, late, or gated (experimental)."""
+"""MeCAM with perturbed passes in some steps only: every k-th, late, or gated."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
-from torch.optim.optimizer import ParamsT
+from torch import Tensor
 
-from mecam.optim._base import BaseOptimizer
+from mecam.hyperparameters import Choice, Hyperparameter
 from mecam.optim._looks import Looks
 from mecam.optim._meta import ALPHA, BETA, RADIUS, Meta, check_weights
-from mecam.optim._options import Nonfinite
-from mecam.optim._passes import GradAt, VirtualDomain
-from mecam.optim.hyperparameters import Choice, Hyperparameter
+from mecam.optim._passes import GradAt
 from mecam.optim.last import as_number
 from mecam.optim.vector import Vector, ratio, unit
 
@@ -39,95 +36,34 @@ class ThinMeCAM(Looks, Meta):
     With r = 3 (the passes), every = 3 comes to 1.67 and every = 4 to 1.5; a gate with every = 10 to 1.2 while it is
     shut and 3 while it is open, so to 1.7 or less if it is open in at most 27 % of the steps.
 
-    The host decides before each step, and waits for the device only after looks, and only if there is a gate. A step
-    that the device leaves out (nonfinite="skip") it counts like any other. In a process group the gaps are averaged
-    over all ranks, so that these decide alike.
+    The host decides before each step. With a gate it waits for the device after each look. Skipped steps
+    (nonfinite="skip") count. In a process group the gaps are averaged over all ranks, so that all decide alike.
 
     Args:
-        params: parameters or parameter groups, which may carry their own rho, alpha, ....
-        base_optimizer: a class such as torch.optim.Adam, or a function of the parameters that returns an optimizer.
-        rho: radius of the perturbation.
-        alpha: weight of the gap f(θ+δ) − f(θ).
-        beta: weight of the gap m(θ−δ) − f(θ); the paper asks for beta ≤ alpha.
-        every: steps from one look to the next.
-        start: steps before the first look.
-        gate: magnitude of the gap above which every step is a look; 0 for none.
         virtual_domain: an object with `active()`, such as mecam.virtual.MixStyle, that is on in the meta pass alone.
-        model: the network, whose buffers and frozen parameters then change as in one plain pass.
-        shared_noise: draw the same random numbers in every pass.
-        clip_norm: largest norm of the combined gradient.
-        nonfinite: "raise" an error at a NaN or infinite gradient, "skip" the step, or "ignore" it.
-        local_perturbation: under DDP, perturb each rank by its own gradient.
-        track: fill `last` with the losses, gradient norms and cosines of the passes.
-        base_kwargs: options of the base optimizer (lr, weight_decay, ...).
-
-    Example:
-        optimizer = ThinMeCAM(model.parameters(), torch.optim.Adam, lr=1e-3, model=model)
-
-        def closure():
-            optimizer.zero_grad()
-            loss = loss_function(model(inputs), targets)
-            loss.backward()
-            return loss
-
-        loss = optimizer.step(closure)
     """
 
     passes = 3
     notes = ("gap",)
+    _gap: float | None = None  # the gap, once read from the device
     counters = (*Meta.counters, "begun")
     hyperparameters = {
         "rho": RADIUS,
         "alpha": ALPHA,
         "beta": BETA,
         "every": Hyperparameter(
-            "steps from one look to the next", low=1, integer=True, shared=True, search=Choice((3, 5, 10))
+            "steps from one look to the next", default=3, low=1, integer=True, shared=True, search=Choice((3, 5, 10))
         ),
         "start": Hyperparameter(
-            "steps before the first look", integer=True, shared=True, search=Choice((0, 500, 1000))
+            "steps before the first look", default=0, integer=True, shared=True, search=Choice((0, 500, 1000))
         ),
         "gate": Hyperparameter(
             "magnitude of the gap above which every step is a look; 0 for none",
+            default=0.0,
             shared=True,
             search=Choice((0.0, 0.1, 0.5, 1.0)),
         ),
     }
-
-    def __init__(
-        self,
-        params: ParamsT,
-        base_optimizer: BaseOptimizer,
-        rho: float | Tensor = 0.1,
-        *,
-        alpha: float | Tensor = 0.1,
-        beta: float | Tensor = 0.1,
-        every: int = 3,
-        start: int = 0,
-        gate: float = 0.0,
-        virtual_domain: VirtualDomain | None = None,
-        model: nn.Module | None = None,
-        shared_noise: bool = False,
-        clip_norm: float | None = None,
-        nonfinite: Nonfinite = "raise",
-        local_perturbation: bool = False,
-        track: bool = False,
-        **base_kwargs: Any,
-    ) -> None:
-        self._gap: float | None = None  # what the host knows of the gap; None: it must ask
-        values = {"rho": rho, "alpha": alpha, "beta": beta, "every": every, "start": start, "gate": gate}
-        super().__init__(
-            params,
-            base_optimizer,
-            values,
-            virtual_domain=virtual_domain,
-            model=model,
-            shared_noise=shared_noise,
-            clip_norm=clip_norm,
-            nonfinite=nonfinite,
-            local_perturbation=local_perturbation,
-            track=track,
-            **base_kwargs,
-        )
 
     def check(self, group: Mapping[str, Any]) -> None:
         check_weights(type(self).__name__, group["alpha"], group["beta"])

@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from mecam.optim._rounding import MISSING_BITS, add_rounding_randomly
 from mecam.optim._shards import Meshes, is_distributed, local, meshes, sum_over
 
 EPSILON = 1e-12  # in n(v) = v / (||v|| + 1e-12), so that a zero gradient gives a zero perturbation
@@ -67,7 +68,7 @@ Coefficient = float | Tensor | PerGroup
 
 @dataclass(frozen=True)
 class BlockKind:
-    """What the tensors of a block have in common."""
+    """The group, device, dtype and sharding of a block."""
 
     group: int
     device: torch.device
@@ -96,11 +97,11 @@ class Space:
         self.at_hand = all(kind.device.type == "cpu" and not kind.distributed for kind in self.kinds)
 
     def fits(self, param_groups: Sequence[dict[str, Any]]) -> bool:
-        """Whether these groups would make the same space again."""
+        """Return whether these groups still make up this space."""
         return self.made_from == _fingerprint(param_groups)
 
     def vector(self, part: Callable[[Tensor], Tensor | None]) -> Vector:
-        """The vector whose part at each parameter is `part(parameter)`."""
+        """Return the vector whose part at each parameter is `part(parameter)`."""
         parts = ([part(p) for p in block] for block in self.blocks)
         local_parts = (
             [local(t) for t in block] if kind.distributed else block
@@ -109,7 +110,7 @@ class Space:
         return Vector(self, [(1.0, list(local_parts))])
 
     def weights(self) -> Vector:
-        """The weights themselves, not a copy: to be read before they move."""
+        """Return the weights themselves, not a copy. Read them before they move."""
         blocks = [
             [local(p) for p in block] if kind.distributed else block
             for kind, block in zip(self.kinds, self.blocks, strict=True)
@@ -155,17 +156,17 @@ class Vector:
         return self + -other
 
     def tensors(self) -> Tensors:
-        """The numbers; the tensors it is made of where it is plainly one list of them, fresh ones otherwise."""
+        """Return the values: its own tensors if it is a single list of them, otherwise new tensors."""
         if self._is_plain():
             return self.terms[0][1]
         return [_sum(terms) for terms in self._by_block()]
 
     def copy(self) -> Vector:
-        """The same vector on fresh memory."""
+        """Return a copy in new memory."""
         return Vector(self.space, [(1.0, [_sum(terms) for terms in self._by_block()])])
 
     def collapse(self, into: Vector) -> Vector:
-        """The same vector made inside the memory of `into`, a single list of tensors that it may contain."""
+        """Evaluate the vector in the memory of `into`, a single list of tensors that may be one of its terms."""
         target = into.terms[0][1]
         if self._is_plain() or not any(tensors is target for _, tensors in self.terms):
             return Vector(self.space, [(1.0, self.tensors())])
@@ -173,20 +174,27 @@ class Vector:
         made = Vector(self.space, order)._by_block()
         return Vector(self.space, [(1.0, [_sum(terms, in_place=True) for terms in made])])
 
-    def add_to_weights(self) -> None:
-        """theta <- theta + self, in place."""
-        blocks = zip(self.space.weights().tensors(), self._by_block(), self.space.chunks, strict=True)
-        for block, terms, parts in blocks:
+    def add_to_weights(self, seed: int | None = None) -> None:
+        """theta <- theta + self, in place. With a seed, half-precision weights are rounded at random."""
+        space = self.space
+        blocks = zip(space.weights().tensors(), self._by_block(), space.chunks, space.kinds, strict=True)
+        for number, (block, terms, parts, kind) in enumerate(blocks):
             weights = cast("list[Tensor]", block)
+            generator = None
+            if seed is not None and kind.dtype in MISSING_BITS:
+                generator = torch.Generator(kind.device).manual_seed(seed * len(space.blocks) + number)
             for part in parts:
                 pieces = [(coefficient, block[part]) for coefficient, block in terms]
                 # several terms are added up first: theta is rounded once
                 scale, offsets = pieces[0] if len(pieces) == 1 else (1.0, _sum(pieces))
                 moved = [(w, o) for w, o in zip(weights[part], offsets, strict=True) if o is not None]
-                _add_scaled([w for w, _ in moved], [o for _, o in moved], scale)
+                if generator is None:
+                    _add_scaled([w for w, _ in moved], [o for _, o in moved], scale)
+                elif moved:
+                    add_rounding_randomly([w for w, _ in moved], [o for _, o in moved], scale, generator)
 
     def select(self, keep: Sequence[bool]) -> Vector:
-        """The vector with whole tensors left out (zero) where `keep`, one flag a parameter, is False."""
+        """Return the vector with tensors set to zero where `keep`, one flag per parameter, is False."""
         flags = iter(keep)
         chosen = [[next(flags) for _ in block] for block in self.space.blocks]
         return Vector(
@@ -204,13 +212,13 @@ class Vector:
         )
 
     def within(self, other: Vector) -> Vector:
-        """The vector with holes where `other` has them."""
+        """Return the vector with None where `other` has None."""
         pairs = zip(self.tensors(), other.tensors(), strict=True)
         parts: Tensors = [[None if t is None else s for s, t in zip(b, bs, strict=True)] for b, bs in pairs]
         return Vector(self.space, [(1.0, parts)])
 
     def items(self) -> Iterator[tuple[Tensor, Tensor | None]]:
-        """Each parameter with its part of the vector."""
+        """Yield each parameter with its part of the vector."""
         for parameters, block in zip(self.space.blocks, self.tensors(), strict=True):
             yield from zip(parameters, block, strict=True)
 
@@ -223,7 +231,7 @@ class Vector:
 
 
 def clones(tensors: list[Tensor]) -> list[Tensor]:
-    """Bitwise copies. Versions of torch without _foreach_clone get theirs by a product with 1, as exact."""
+    """Copy tensors bit for bit. Older versions of torch lack _foreach_clone; a product with 1 is as exact."""
     clone = getattr(torch, "_foreach_clone", None)
     return list(torch._foreach_mul(tensors, 1) if clone is None else clone(tensors))
 
@@ -241,7 +249,7 @@ def unit(v: Vector) -> Vector:
 
 
 def times(a: Vector, b: Vector) -> Vector:
-    """The elementwise product."""
+    """Return the elementwise product."""
     pairs = zip(a.tensors(), b.tensors(), strict=True)
     product: Tensors = [
         [None if s is None or t is None else s * t for s, t in zip(x, y, strict=True)] for x, y in pairs
@@ -260,7 +268,7 @@ def cosine(a: Vector, b: Vector) -> Tensor:
 
 
 def along(a: Vector, b: Vector) -> Vector:
-    """The part of `a` along `b`: (<a, b> / ||b||^2) b, zero where b is zero."""
+    """Return the projection of `a` on `b`, (<a, b> / ||b||^2) b; zero if b is zero."""
     return ratio(dot(a, b), norm(b).square()) * b
 
 
@@ -270,7 +278,7 @@ def ratio(numerator: Tensor, denominator: Tensor) -> Tensor:
 
 
 def is_finite(v: Vector) -> Tensor:
-    """Whether no entry is NaN or infinite: a device scalar on which all ranks agree."""
+    """Return whether all entries are finite, as a device scalar on which all ranks agree."""
     # a CPU takes five times as long for the largest entries, which are asked for only where squares overflow
     if v.space.at_hand and _read_norm(v) < torch.inf:
         return torch.ones((), dtype=torch.bool, device="cpu")
@@ -283,7 +291,7 @@ def is_finite(v: Vector) -> Tensor:
 
 
 def _total(v: Vector, reduce_block: Callable[[list[Tensor]], Tensor]) -> Tensor:
-    """The sum of a number per block, over blocks and over the ranks that share them."""
+    """Sum a number per block over blocks and over the ranks that share them."""
     sums: dict[Meshes, Tensor] = {}
     for kind, block in zip(v.space.kinds, v.tensors(), strict=True):
         filled = [t for t in block if t is not None] or [torch.zeros(1, dtype=kind.dtype, device=kind.device)]
@@ -294,7 +302,7 @@ def _total(v: Vector, reduce_block: Callable[[list[Tensor]], Tensor]) -> Tensor:
 
 
 def _read_norm(v: Vector) -> float:
-    """||v|| as a number: on a CPU Python is done with some numbers before a kernel has started."""
+    """Return ||v|| as a float. On a CPU this is faster than a kernel."""
     blocks = ([t for t in block if t is not None] for block in v.tensors())
     return math.hypot(*(length.item() for block in blocks if block for length in _norms(block)))
 
@@ -304,7 +312,7 @@ def _norms(block: list[Tensor]) -> tuple[Tensor, ...]:
 
 
 def _wide(block: list[Tensor]) -> torch.dtype:
-    """The dtype in which a block's entries are added up: float32 for the half precisions."""
+    """Return the dtype for sums over a block: float32 for half precisions."""
     return torch.promote_types(block[0].dtype, torch.float32)
 
 
@@ -313,16 +321,16 @@ def _is_one(coefficient: Coefficient) -> bool:
 
 
 def _on_block(coefficient: Coefficient, kind: BlockKind) -> Scalar:
-    """The coefficient as this block's kernels want it; a CPU scalar is read (no device waits for that)."""
+    """Return the coefficient for this block's kernels. A CPU scalar is read, which needs no sync."""
     value = coefficient.values[kind.group] if isinstance(coefficient, PerGroup) else coefficient
     if isinstance(value, Tensor):
         value = value.item() if value.device.type == "cpu" else value.to(kind.device)
     if kind.dtype != torch.float16:
         return value
-    # kernels take it in the block's dtype, where 1/(||v|| + 1e-12) may be infinite, and 0 * inf is no zero
+    # kernels take it in the block's dtype, where 1/(||v|| + 1e-12) may be infinite, and 0 * inf is NaN
     if isinstance(value, Tensor):
         return value.clamp(-FLOAT16_MAX, FLOAT16_MAX)
-    return max(min(value, FLOAT16_MAX), -FLOAT16_MAX)  # in this order a NaN stays one
+    return max(min(value, FLOAT16_MAX), -FLOAT16_MAX)  # in this order NaN stays NaN
 
 
 def _sum(terms: list[tuple[Scalar, Block]], *, in_place: bool = False) -> Block:
@@ -361,7 +369,7 @@ def _add_scaled(tensors: list[Tensor], others: list[Tensor], coefficient: Scalar
 
 
 def _chunks(tensors: Sequence[Tensor]) -> Iterator[slice]:
-    """Slices of about CHUNK_BYTES each."""
+    """Yield slices of about CHUNK_BYTES each."""
     start, size = 0, 0
     for i, tensor in enumerate(tensors):
         size += tensor.numel() * tensor.element_size()

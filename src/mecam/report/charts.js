@@ -21,10 +21,10 @@ function ticks(low, high, count) {
   const rough = (high - low) / count || 1;
   const size = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 2.5, 5, 10].map((factor) => factor * size).find((candidate) => candidate >= rough) ?? size * 10;
-  const found = [];
+  const values = [];
   for (let value = Math.ceil(low / step - 1e-9) * step; value <= high + step * 1e-6; value += step)
-    found.push(Number(value.toPrecision(10)));
-  return found;
+    values.push(Number(value.toPrecision(10)));
+  return values;
 }
 
 // A learning rate has no room for its zeros: 5e-5

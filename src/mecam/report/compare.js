@@ -53,13 +53,13 @@ function curveSeries(data, target) {
   });
 }
 
-// What a recipe's schedule says, the same for all runs of a row.
+// The recipe's schedule, the same for all runs of a row.
 function scheduleSeries(data) {
   return comparedRows(data).flatMap((row) => {
-    const found = content.runs[row.runs[0]].schedule;
-    const values = found?.[view.metric];
+    const schedule = content.runs[row.runs[0]].schedule;
+    const values = schedule?.[view.metric];
     if (!values) return [];
-    const points = found.steps.map((step, place) => [step, values[place], values[place], values[place]]);
+    const points = schedule.steps.map((step, place) => [step, values[place], values[place], values[place]]);
     return [{ slot: state.compared.get(row.label), row, name: row.label, dashed: false, points }];
   });
 }
@@ -88,8 +88,8 @@ function drawCurves() {
     });
     return place;
   });
-  const found = panels.filter(Boolean);
-  byId("curves").replaceChildren(...(found.length ? found : [el("p", { class: "absent" }, scheduled ? `The ticked runs have no ${unit}.` : "The ticked runs have no evaluations to draw.")]));
+  const drawn = panels.filter(Boolean);
+  byId("curves").replaceChildren(...(drawn.length ? drawn : [el("p", { class: "absent" }, scheduled ? `The ticked runs have no ${unit}.` : "The ticked runs have no evaluations to draw.")]));
   const names = scheduled ? ["combination", "data", "step", unit] : ["combination", "unseen domain", "step", `unseen, ${unit}`, `sources, ${unit}`];
   const head = names.map((name) => el("th", { scope: "col" }, name));
   const body = numbers.map((line) => el("tr", {}, line.map((value, place) => el(place ? "td" : "th", place ? {} : { scope: "row" }, String(value)))));

@@ -1,4 +1,4 @@
-"""What is on the page, as plain values: everything the page's JavaScript gets to see."""
+"""The content of the page as plain values, which its JavaScript reads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RunView:
-    """A run behind a number."""
+    """One run."""
 
     id: str
     target: str
@@ -40,8 +40,8 @@ class RunView:
     selected_step: int | None
     command: str
     toml: str
-    environment: int  # its place among the page's
-    fingerprint: str | None  # of the data
+    environment: int  # index into Content.environments
+    fingerprint: str | None  # the data's
     curve: Curve | None
     schedule: Schedule | None
     predictions: Predictions | None
@@ -93,16 +93,16 @@ class Content:
 
 
 def gather(out: Path, *, title: str, spread: Spread = "stderr", images: bool = True) -> Content:
-    """Read the runs in a folder. What cannot be read is named in `notes`, and the rest is shown."""
-    found, notes = results.read(out)
-    without = sum(1 for _ in out.glob("*/run.json")) - len(found) - len(notes)
+    """Read the runs in a folder; `notes` names what cannot be read."""
+    all_runs, notes = results.read(out)
+    without = sum(1 for _ in out.glob("*/run.json")) - len(all_runs) - len(notes)
     if without:
-        notes.append(f"{without} {'run has' if without == 1 else 'runs have'} no unseen domain and no place here")
-    notes += [*results.changed_data(found), *results.mixed_circumstances(found)]
-    table = rows(found, spread=spread)
-    order = {result.path: place for place, result in enumerate(found)}
-    opened = _open(found) if images else {}
-    notes += [f"pictures of {name} are left out: {why}" for name, why in opened.items() if isinstance(why, str)]
+        notes.append(f"{without} {'run has' if without == 1 else 'runs have'} no unseen domain, not shown")
+    notes += [*results.changed_data(all_runs), *results.mixed_circumstances(all_runs)]
+    table = rows(all_runs, spread=spread)
+    order = {result.path: place for place, result in enumerate(all_runs)}
+    opened = _open(all_runs) if images else {}
+    notes += [f"images of {name} are left out: {why}" for name, why in opened.items() if isinstance(why, str)]
     thumbnails = Thumbnails()
     ranks = rank_averages(table)
     views = [
@@ -120,21 +120,21 @@ def gather(out: Path, *, title: str, spread: Spread = "stderr", images: bool = T
         for row in table
     ]
     data = [
-        _data(name, list(next(row for row in table if row.key.data == name).cells)[:-1], found, opened, thumbnails)
+        _data(name, list(next(row for row in table if row.key.data == name).cells)[:-1], all_runs, opened, thumbnails)
         for name in dict.fromkeys(row.key.data for row in table)
     ]
     environments: list[dict[str, Any]] = []
-    detailed = _detailed(views, found)
+    detailed = _detailed(views, all_runs)
     runs = [
         _run(result, environments, opened, thumbnails if place in detailed else None, notes)
-        for place, result in enumerate(found)
+        for place, result in enumerate(all_runs)
     ]
-    if len(detailed) < sum(result.accuracy is not None for result in found):
-        notes.append(f"confusion matrices and mistakes are kept for {len(detailed)} runs, those of the best rows first")
+    if len(detailed) < sum(result.accuracy is not None for result in all_runs):
+        notes.append(f"confusion matrices and mistakes are shown for {len(detailed)} runs, best rows first")
     firsts = [(row.key, row.results[0].recipe) for row in table]
-    places = list(enumerate(result.path for result in found))
-    curvature = [_tried(lambda p=p, n=n: read_curvature(p, n), notes) for n, p in places]  # type: ignore[misc]
-    surfaces = [s for n, p in places if (s := _tried(lambda p=p, n=n: read_surface(p, n), notes))]  # type: ignore[misc]
+    places = list(enumerate(result.path for result in all_runs))
+    curvature = [c for n, p in places if (c := _tried(notes, p, read_curvature, p, n))]
+    surfaces = [s for n, p in places if (s := _tried(notes, p, read_surface, p, n))]
     if len(surfaces) > SURFACES:
         notes.append(f"{SURFACES} of {len(surfaces)} loss surfaces are shown")
     grids, rho = (sweeps(firsts, swept) for swept in (("alpha", "beta"), ("rho",)))
@@ -149,19 +149,19 @@ def gather(out: Path, *, title: str, spread: Spread = "stderr", images: bool = T
         runs,
         grids,
         rho,
-        [entry for entry in curvature if entry is not None],
+        curvature,
         surfaces[:SURFACES],
-        figures(out, found, sections, notes) if found else [],
+        figures(out, all_runs, sections, notes) if all_runs else [],
         environments,
         thumbnails.images,
         notes,
     )
 
 
-def _open(found: Sequence[Result]) -> dict[str, DomainSet | str]:
-    """The data sets as recipes name them; for those that are not here, why."""
+def _open(all_runs: Sequence[Result]) -> dict[str, DomainSet | str]:
+    """Return the data sets by their names in recipes; the reason for those that cannot be opened."""
     opened: dict[str, DomainSet | str] = {}
-    for name, result in {result.recipe.data: result for result in found}.items():
+    for name, result in {result.recipe.data: result for result in all_runs}.items():
         try:
             opened[name] = reopen(result.path, result.recipe)
         except (ValueError, OSError) as error:
@@ -172,22 +172,22 @@ def _open(found: Sequence[Result]) -> dict[str, DomainSet | str]:
 def _data(
     name: str,
     targets: list[str],
-    found: Sequence[Result],
+    all_runs: Sequence[Result],
     opened: Mapping[str, DomainSet | str],
     thumbnails: Thumbnails,
 ) -> DataView:
-    path = next(result.recipe.data for result in found if result.data == name)
+    path = next(result.recipe.data for result in all_runs if result.data == name)
     data = opened.get(path, "left out on request")
     if isinstance(data, str):
         return DataView(name, targets, [], data)
     return DataView(name, targets, samples(data, thumbnails), None)
 
 
-def _detailed(views: Sequence[RowView], found: Sequence[Result]) -> set[int]:
-    """The runs to show in full: the first seed of every row before the second, the best rows first."""
+def _detailed(views: Sequence[RowView], all_runs: Sequence[Result]) -> set[int]:
+    """Return the runs to show in full: the first seed of every row before the second, best rows first."""
     best = sorted(views, key=lambda view: -(view.cells[-1].mean or 0))
-    ranked = [(found[run].recipe.seed, position, run) for position, view in enumerate(best) for run in view.runs]
-    finished = [run for _, _, run in sorted(ranked) if found[run].accuracy is not None]
+    ranked = [(all_runs[run].recipe.seed, position, run) for position, view in enumerate(best) for run in view.runs]
+    finished = [run for _, _, run in sorted(ranked) if all_runs[run].accuracy is not None]
     return set(finished[:DETAILED])
 
 
@@ -200,8 +200,8 @@ def _run(
 ) -> RunView:
     folder = RunFolder(result.path)
     outcome = folder.read_result() if result.accuracy is not None else {}
-    environment = folder.read_run().get("environment")
-    environment = environment if isinstance(environment, dict) else {}
+    stored = folder.read_run().get("environment")
+    environment = stored if isinstance(stored, dict) else {}
     if environment not in environments:
         environments.append(environment)
     data = opened.get(result.recipe.data)
@@ -213,21 +213,21 @@ def _run(
         full(result.accuracy),
         full(result.validation),
         outcome.get("selected_step"),
-        _tried(lambda: command(result.recipe), notes, result.path) or "",
+        _tried(notes, result.path, command, result.recipe) or "",
         toml(result.recipe),
         environments.index(environment),
         outcome.get("data"),
-        _tried(lambda: curve(folder.read_records(), result.target), notes, result.path),
-        _tried(lambda: schedule(result.recipe), notes, result.path),
-        None if thumbnails is None else _tried(lambda: predictions(folder, same, thumbnails), notes, result.path),
+        _tried(notes, result.path, lambda: curve(folder.read_records(), result.target)),
+        _tried(notes, result.path, schedule, result.recipe),
+        None if thumbnails is None else _tried(notes, result.path, predictions, folder, same, thumbnails),
     )
 
 
-def _tried(read: Callable[[], T], notes: list[str], path: Path | None = None) -> T | None:
-    """What could be read; what could not is a note."""
+def _tried(notes: list[str], path: Path, read: Callable[..., T], *args: Any) -> T | None:
+    """Return what `read` returns; None and a note if it fails."""
     try:
-        return read()
+        return read(*args)
     except (RunError, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        where = f"{path}: " if path is not None and str(path) not in str(error) else ""
+        where = "" if str(path) in str(error) else f"{path}: "
         notes.append(f"{where}{error}; it is left out")
         return None

@@ -1,17 +1,17 @@
-"""Against steps: accuracy and loss from a run's records, learning rate and rho from its recipe; all thinned."""
+"""Curves over steps, thinned: accuracy and loss from a run's records, learning rate and rho from its recipe."""
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mecam.recipe import Recipe
+from mecam.splits import percent, summarize
 from mecam.training import rates
 
-POINTS = 41  # of a curve; more cannot be told apart on a page
+POINTS = 41  # per curve; more cannot be distinguished on a page
 Number = float | None  # None: not finite, or not known
 
 
@@ -27,16 +27,16 @@ class Curve:
 
 
 def curve(records: Sequence[Mapping[str, Any]], target: str) -> Curve:
-    """The curve of these records, first and last point kept."""
+    """Return the curve of these records, with first and last point."""
     kept = [records[place] for place in _spaced(len(records), POINTS)]
-    source = [_means(record["splits"], target) for record in kept]
-    unseen = [record["splits"].get(f"{target} in", {}) for record in kept]  # the part that the tables report
+    accuracies = [summarize(record["splits"], target) for record in kept]
+    losses = [summarize(record["splits"], target, "loss") for record in kept]
     return Curve(
         [record["step"] for record in kept],
-        [short(_percent(accuracy)) for accuracy, _ in source],
-        [short(loss) for _, loss in source],
-        [short(_percent(metrics.get("accuracy"))) for metrics in unseen],
-        [short(metrics.get("loss")) for metrics in unseen],
+        [short(percent(accuracy.validation)) for accuracy in accuracies],
+        [short(loss.validation) for loss in losses],
+        [short(percent(accuracy.target)) for accuracy in accuracies],
+        [short(loss.target) for loss in losses],
     )
 
 
@@ -50,7 +50,7 @@ class Schedule:
 
 
 def schedule(recipe: Recipe) -> Schedule:
-    """The schedule of this recipe, with both ends and where its warm-ups end."""
+    """Return the schedule of this recipe, with both ends and the ends of its warm-ups."""
     last = recipe.steps
     if rates.changes_lr(recipe) or rates.changes_rho(recipe):
         corners = {step for warmup in (recipe.warmup, recipe.rho_warmup) if warmup for step in (warmup - 1, warmup)}
@@ -67,28 +67,17 @@ def schedule(recipe: Recipe) -> Schedule:
 
 
 def short(value: float | None, digits: int = 4) -> Number:
-    """Four digits, which is what a chart can show; None for what is no number."""
+    """Round to four digits, enough for a chart; None for NaN and infinity."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.{digits}g}")
 
 
 def full(value: float | None) -> Number:
-    """For numbers that the page rounds itself: of one rounded before, it would show another than the tables do."""
+    """Round to ten digits: the page rounds these itself, as the tables do."""
     return short(value, 10)
 
 
-def _means(splits: Mapping[str, Mapping[str, Any]], target: str) -> tuple[Number, Number]:
-    held_out = [metrics for name, metrics in splits.items() if name.endswith(" out") and name != f"{target} out"]
-    if not held_out:
-        return None, None
-    return statistics.fmean(m["accuracy"] for m in held_out), statistics.fmean(m["loss"] for m in held_out)
-
-
-def _percent(share: float | None) -> Number:
-    return None if share is None else 100 * share
-
-
 def _spaced(count: int, most: int) -> list[int]:
-    """At most `most` places among `count`, even, with both ends."""
+    """Return at most `most` evenly spaced indices below `count`, with both ends."""
     if count <= most:
         return list(range(count))
     return [round(place * (count - 1) / (most - 1)) for place in range(most)]

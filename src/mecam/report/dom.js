@@ -2,7 +2,7 @@
 
 const content = JSON.parse(document.getElementById("content").textContent);
 const AVERAGE = "average";
-const SLOTS = 8; // combinations that can be compared: as many colours and marks as can be told apart
+const SLOTS = 8; // combinations that can be compared: as many colours and marks as readers can distinguish
 
 const byId = (id) => document.getElementById(id);
 

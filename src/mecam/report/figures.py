@@ -1,4 +1,4 @@
-"""The paper's figures on the page: drawn as SVG images, or a reference to the section that has a chart of its own."""
+"""The paper's figures on the page: SVG images, or a link to the section with its own chart."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class FigureView:
     command: str | None = None
 
 
-def figures(out: Path, found: Sequence[Result], sections: Mapping[str, str], notes: list[str]) -> list[FigureView]:
-    """Every figure; `sections` names those that the page draws itself. Without matplotlib, these alone and a note."""
+def figures(out: Path, results: Sequence[Result], sections: Mapping[str, str], notes: list[str]) -> list[FigureView]:
+    """Return every figure; `sections` names those the page draws itself. Without matplotlib, only these and a note."""
     shown = []
     for name, entry in FIGURES.items():
         if name in sections:
             shown.append(FigureView(entry.title, entry.about, section=sections[name]))
             continue
         try:
-            svg = images(name, out, found, formats=("svg",))["svg"]
+            svg = images(name, out, results, formats=("svg",))["svg"]
         except Missing as missing:
             shown.append(FigureView(entry.title, entry.about, absent=missing.why, command=missing.command_for(out)))
         except ImportError as error:

@@ -1,14 +1,14 @@
-// The leaderboard: one data set with a column a target, or all of them with a column a data set.
+// The leaderboard: one data set with a column per target, or all with a column per data set.
 
 const ALL = "";
-const TALL = 30; // rows from which the table scrolls in a frame of its own, so that the charts stay in reach
+const TALL = 30; // rows from which the table scrolls in its own frame, so that the charts stay near
 const state = {
   data: content.data.length === 1 ? content.data[0].name : ALL,
   column: null, descending: true,
   text: "", method: ALL, optimizer: ALL, averaging: ALL,
   compared: new Map(), // label: slot
 };
-const changed = []; // what to draw anew when the comparison or the data set changes
+const changed = []; // redrawn when the comparison or the data set changes
 const announce = () => changed.forEach((draw) => draw());
 
 const targetsOf = (data) => content.data.find((entry) => entry.name === data).targets;
@@ -123,7 +123,7 @@ function runTable(runs) {
   return el("table", { class: "plain" }, el("thead", {}, el("tr", {}, head)), el("tbody", {}, lines));
 }
 
-// Sorts and filters what is there.
+// Sort and filter the rows.
 function arrange() {
   const { column, descending } = state;
   const words = state.text.toLowerCase().split(/\s+/).filter(Boolean);
@@ -132,7 +132,7 @@ function arrange() {
     words.every((word) => `${label} ${row.method} ${row.optimizer} ${row.averaging} ${row.settings} ${row.data}`.toLowerCase().includes(word));
   const order = (one, other) => {
     const [a, b] = [column.key(one.item), column.key(other.item)];
-    if (a === null || b === null) return (a === null) - (b === null); // what is not known comes last, either way
+    if (a === null || b === null) return (a === null) - (b === null); // unknown values come last in both orders
     const sign = typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b;
     return descending ? -sign : sign;
   };
@@ -184,15 +184,15 @@ function buildFilters() {
 
 function startBoard() {
   byId("leaderboard-about").textContent =
-    `Accuracy in percent on a domain that was not trained on: mean ± ${content.spread}. The best of a column is bold. ` +
-    "A name opens the runs behind its row; a tick puts it into the charts below.";
+    `Accuracy in percent on the unseen domain: mean ± ${content.spread}. The best per column is bold. ` +
+    "Click a name to list its runs; tick a row to add it to the charts below.";
   buildFilters();
   buildBoard();
   changed.push(markCompared);
   compareBest();
 }
 
-// At first the best of each data set; rows that lack a target only where no other is there.
+// Start with the best rows of each data set; incomplete rows only if there are no others.
 function compareBest() {
   const each = Math.max(1, Math.min(4, Math.floor(SLOTS / content.data.length)));
   for (const { name } of content.data) {

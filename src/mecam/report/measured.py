@@ -1,20 +1,20 @@
-"""What instruments may have left in a run's folder, beside what training wrote.
+"""Measurements in a run's folder: curvature.json and landscape.json.
 
-curvature.json, the curvature of the selected weights by finite differences, one entry of each list a rho:
+curvature.json is the curvature of the selected weights by finite differences; lists have one entry per rho:
 
     {"split": "art in", "images": 448, "loss": 0.389, "gradient_norm": 0.81, "largest_eigenvalue": 12.3,
      "rho": [0.01, 0.05], "numerator": [0.0001, 0.0021], "curvature": [0.00006, 0.0013]}
 
 `numerator` is f(θ+δ) + f(θ−δ) − 2 f(θ), signed; `curvature` is its size over ‖∇f‖² + 1. `images` and
-`largest_eigenvalue` may be left out or null; further entries do no harm.
+`largest_eigenvalue` may be absent or null; other entries are ignored.
 
-landscape.json, the loss over a plane through the selected weights, a row for each y and a column for each x:
+landscape.json is the loss over a plane through the selected weights, one row per y and one column per x:
 
     {"split": "art in", "directions": "random, filter-normalised", "x": [-1, 0, 1], "y": [-1, 0, 1],
      "loss": [[2.1, 1.0, 2.2], [1.1, 0.4, 1.2], [2.0, 0.9, null]]}
 
-null is a hole: a loss that is not finite. `directions` may be left out. Runs that have the same split and directions
-are drawn on one colour scale.
+null is a loss that is not finite. `directions` may be absent. Runs with the same split and directions share one colour
+scale.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from mecam.report.curves import Number, short
-from mecam.runs import RunError, read_json
+from mecam.storage.files import read_json
 
 CURVATURE, LANDSCAPE = "curvature.json", "landscape.json"
-SIDE = 61  # points a side of a surface on the page
+SIDE = 61  # points per side of a surface on the page
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Surface:
 
 
 def read_curvature(folder: Path, run: int) -> Curvature | None:
-    """None where there is none; a file of another shape is a ValueError that names it."""
+    """Return a run's curvature, or None without the file; raise ValueError for a malformed one."""
     file = folder / CURVATURE
     if not file.exists():
         return None
@@ -73,7 +73,7 @@ def read_curvature(folder: Path, run: int) -> Curvature | None:
 
 
 def read_surface(folder: Path, run: int) -> Surface | None:
-    """None where there is none; a file of another shape is a ValueError that names it."""
+    """Return a run's loss surface, or None without the file; raise ValueError for a malformed one."""
     file = folder / LANDSCAPE
     if not file.exists():
         return None
@@ -89,10 +89,7 @@ def read_surface(folder: Path, run: int) -> Surface | None:
 
 
 def _values(file: Path, needed: tuple[str, ...]) -> dict[str, Any]:
-    try:
-        values = read_json(file)
-    except RunError as error:
-        raise ValueError(str(error)) from error
+    values = read_json(file, error=ValueError)
     missing = [name for name in needed if name not in values]
     if missing:
         raise ValueError(f"{file} has no entry {missing[0]!r}")

@@ -1,4 +1,4 @@
-"""What a run says of the images of its unseen domain: the confusion matrix, and where it is surest and wrong."""
+"""Predictions on the unseen domain: the confusion matrix and the most confident mistakes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from mecam.report.curves import Number, short
 from mecam.report.thumbnails import Thumbnails
 from mecam.runs import RunFolder
 
-MISTAKES = 8  # shown of a run
-WHOLE = 24  # classes up to which the whole matrix is shown; of more, the most frequent confusions
-PAIRS = 30
+MISTAKES = 8  # shown per run
+WHOLE = 24  # classes up to which the whole matrix is shown
+PAIRS = 30  # most frequent confusions shown instead
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """An image taken for another class."""
+    """A misclassified image."""
 
     name: str
     label: int
@@ -29,7 +29,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Predictions:
-    """A run's predictions in short; classes by their place in `classes`."""
+    """A summary of a run's predictions; classes are indices into `classes`."""
 
     classes: list[str]
     images: int
@@ -39,14 +39,14 @@ class Predictions:
 
 
 def predictions(folder: RunFolder, data: DomainSet | None, thumbnails: Thumbnails) -> Predictions | None:
-    """None for a run without predictions. `data` is that which the run was trained on, if it is here."""
+    """Summarize a run's predictions; None if it has none. `data` is the data it was trained on, if available."""
     columns = {name: column.tolist() for name, column in folder.read_predictions().items()}
     if not columns.get("label"):
         return None
     labels, predicted = columns["label"], columns["predicted"]
     classes = list(data.classes) if data is not None else _classes(folder, [*labels, *predicted])
     if max(*labels, *predicted) >= len(classes):
-        raise ValueError(f"{folder.predictions_file} speaks of more classes than the {len(classes)} there are")
+        raise ValueError(f"{folder.predictions_file} has labels above the {len(classes)} classes")
     counts = Counter(zip(labels, predicted, strict=True))
     whole = len(classes) <= WHOLE
     pairs = counts if whole else Counter({pair: n for pair, n in counts.items() if pair[0] != pair[1]})
@@ -65,7 +65,7 @@ def predictions(folder: RunFolder, data: DomainSet | None, thumbnails: Thumbnail
 
 
 def _classes(folder: RunFolder, labels: Sequence[int]) -> list[str]:
-    """The names of the classes as the weights' file has them, checked; numbers where it is gone or has none."""
+    """Return the class names stored with the weights; numbers if there are none."""
     facts = folder.read_model()[1] if folder.model_file.exists() else None
     names = facts.get("classes") if isinstance(facts, dict) else None
     return list(map(str, names)) if isinstance(names, list) else [f"class {n}" for n in range(max(labels) + 1)]

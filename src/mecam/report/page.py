@@ -1,4 +1,4 @@
-"""One HTML file with everything in it: styles, scripts, figures, images. Nothing is fetched when it is read."""
+"""One self-contained HTML file with styles, scripts, figures and images."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import gzip
 import html
 import json
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from mecam.benchmark.tables import Spread
+from mecam.progress import Event, Progress, silent
 from mecam.report.content import Content, gather
 from mecam.runs import write_atomic
 
-PARTS = ("dom", "charts", "leaderboard", "compare", "sweeps", "surfaces", "figures", "run", "page")  # of the script
+PARTS = ("dom", "charts", "leaderboard", "compare", "sweeps", "surfaces", "figures", "run", "page")  # scripts
 TITLE = "Accuracy in domains never seen"
 
 
@@ -28,30 +28,28 @@ def write(
     title: str = TITLE,
     spread: Spread = "stderr",
     images: bool = True,
-    tell: Callable[[str], None] | None = None,
+    progress: Progress = silent,
 ) -> Path:
     """Write the page on the runs in `out` to `file`.
 
     Args:
         spread: standard error, standard deviation or 95 % interval over trials.
-        images: whether to embed small images of the data, where it is here.
-        tell: gets each of the page's notes, such as what is left out.
+        images: embed small images of the data, if available.
+        progress: gets a warning per note of the page, such as what is left out.
     """
-    out = Path(out)
+    out, file = Path(out), Path(file)
     if not out.is_dir():
         raise ValueError(f"there is no folder {out}; give the --out of mecam bench")
-    file = Path(file)
     file.parent.mkdir(parents=True, exist_ok=True)
     content = gather(out, title=title, spread=spread, images=images)
     write_atomic(file, render(content).encode("utf-8", "replace"))
-    if tell is not None:
-        for note in content.notes:
-            tell(note)
+    for note in content.notes:
+        progress(Event(str(file), text=note, kind="warning"))
     return file
 
 
 def render(content: Content) -> str:
-    """The page as text."""
+    """Return the page as a string."""
     parts = files("mecam.report")
     surfaces = _plotly() if content.surfaces else None
     if content.surfaces and surfaces is None:
@@ -65,14 +63,14 @@ def render(content: Content) -> str:
         "content": in_script(vars(content)),
     }
     before, *rest = (parts / "page.html").read_text(encoding="utf-8").split("{{")
-    named = (piece.partition("}}") for piece in rest)  # one pass: what is put in is not searched again
+    named = (piece.partition("}}") for piece in rest)  # one pass: inserted text is not searched
     return before + "".join(pieces[name.strip()] + after for name, _, after in named)
 
 
 def in_script(value: Any) -> str:
-    """JSON that can stand inside a <script> element, whatever names are in it."""
+    """Return JSON that is safe inside a <script> element."""
     text = json.dumps(value, default=vars, ensure_ascii=False, separators=(",", ":"))
-    if "NaN" in text or "Infinity" in text:  # of JSON files made elsewhere; the word alone may be a name
+    if "NaN" in text or "Infinity" in text:  # from JSON files of others, or part of a name
         text = json.dumps(_finite(json.loads(text)), ensure_ascii=False, separators=(",", ":"))
     for letter in "<>&\u2028\u2029":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
@@ -88,7 +86,7 @@ def _finite(tree: Any) -> Any:
 
 
 def _plotly() -> str | None:
-    """plotly.js, compressed; the page unpacks it when a surface is to be drawn."""
+    """Return plotly.js, compressed; the page unpacks it to draw a surface."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:

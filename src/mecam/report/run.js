@@ -41,10 +41,10 @@ function confusion({ classes, counts, whole, images }) {
 }
 
 function mistakeList({ classes, mistakes }) {
-  if (!mistakes.length) return el("p", { class: "absent" }, "There is none.");
+  if (!mistakes.length) return el("p", { class: "absent" }, "None.");
   return el("ul", { class: "mistakes" }, mistakes.map((mistake) => {
     const [label, predicted] = [classes[mistake.label], classes[mistake.predicted]];
-    return el("li", {}, mistake.image === null ? null : thumbnail(mistake.image, `${label}, taken for ${predicted}`),
+    return el("li", {}, mistake.image === null ? null : thumbnail(mistake.image, `${label}, classified as ${predicted}`),
       el("div", {}, el("strong", {}, predicted), el("span", {}, ` ${mistake.confidence === null ? "" : `${Math.round(100 * mistake.confidence)} % sure`}`), el("br"), el("span", { class: "muted" }, `is ${label}`), el("br"), el("span", { class: "muted file" }, mistake.name)));
   }));
 }
@@ -58,14 +58,14 @@ function runView(run) {
     ["data", run.fingerprint ? run.fingerprint.slice(0, 12) : "–"],
     ["run", run.id],
   ];
-  const found = run.predictions;
-  const why = run.accuracy === null ? "The run is not finished." : "The page has no predictions of this run: it kept none, or it is not among the runs shown in full.";
+  const predictions = run.predictions;
+  const why = run.accuracy === null ? "The run is not finished." : "No predictions: the run kept none, or it is not among the runs shown in full.";
   const environment = Object.entries(content.environments[run.environment]).map(([name, value]) => `${name} ${value}`).join(", ");
   return [
     el("dl", { class: "facts" }, facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
     el("div", { class: "halves" },
-      el("div", {}, el("h3", {}, "Confusion on the unseen domain"), found ? confusion(found) : el("p", { class: "absent" }, why)),
-      el("div", {}, el("h3", {}, "Most confident mistakes"), found ? mistakeList(found) : el("p", { class: "absent" }, why))),
+      el("div", {}, el("h3", {}, "Confusion on the unseen domain"), predictions ? confusion(predictions) : el("p", { class: "absent" }, why)),
+      el("div", {}, el("h3", {}, "Most confident mistakes"), predictions ? mistakeList(predictions) : el("p", { class: "absent" }, why))),
     copyable("Command", run.command),
     copyable("Recipe", run.toml),
     el("p", { class: "small" }, environment ? `Made with ${environment}.` : ""),
@@ -84,7 +84,7 @@ function showRun(place, moved = false) {
     select("combination", rows, String(row), (value) => showRun(content.rows[Number(value)].runs[0])),
     select("run", runs, String(place), (value) => showRun(Number(value))),
   );
-  byId("run-controls").querySelectorAll("select")[focused]?.focus(); // the one that was used has been made anew
+  byId("run-controls").querySelectorAll("select")[focused]?.focus(); // the select that was used has been replaced
   byId("run-view").replaceChildren(...runView(content.runs[place]));
   if (moved) {
     byId("run").scrollIntoView();

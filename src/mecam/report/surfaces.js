@@ -1,10 +1,10 @@
-// Loss surfaces: flat at first, in three dimensions once they are looked at; and the curvature table.
+// Loss surfaces, flat until seen and then in three dimensions; and the curvature table.
 
-const LIVE = 6; // surfaces drawn on sight; browsers keep few 3-D contexts, so the others wait for a button
+const LIVE = 6; // surfaces drawn in 3-D when seen; browsers keep few 3-D contexts, so the others have a button
 const RAMP = ["#2b2a5c", "#2f5d8a", "#23877f", "#6fb35c", "#f2e05c"];
 let plotly = null;
 
-// plotly.js lies compressed in the page and is unpacked once, when first needed.
+// plotly.js is compressed in the page and unpacked when first needed.
 function loadPlotly() {
   const packed = byId("plotly").textContent;
   if (!packed || !window.DecompressionStream) return Promise.reject(new Error("no plotly.js in this page"));

@@ -3,13 +3,13 @@
 const sweepTarget = { name: AVERAGE };
 const cellsOf = (entry) => content.rows[entry.row].cells.slice(0, -1);
 
-// The places of the targets that all rows of a sweep have; rows without any finished run do not count.
+// Indices of the targets that all rows of a sweep have; rows without a finished run do not count.
 function sharedTargets(sweep) {
   const begun = sweep.rows.map(cellsOf).filter((cells) => cells.some((cell) => cell.mean !== null));
   return targetsOf(sweep.data).map((_, place) => place).filter((place) => begun.every((cells) => cells[place].mean !== null));
 }
 
-// Averages are over the targets that all rows have: those of different targets cannot be compared.
+// Average over the targets that all rows have, so that averages are comparable.
 function sweepCell(sweep, entry) {
   const cells = cellsOf(entry), average = content.rows[entry.row].cells.at(-1);
   if (sweepTarget.name !== AVERAGE) return cells[targetsOf(sweep.data).indexOf(sweepTarget.name)];
@@ -22,7 +22,7 @@ function sweepCell(sweep, entry) {
 function partialWords(sweep) {
   const shared = sharedTargets(sweep).map((place) => targetsOf(sweep.data)[place]);
   if (sweepTarget.name !== AVERAGE || !shared.length || shared.length === targetsOf(sweep.data).length) return "";
-  return `Mean over ${shared.join(", ")}: not all of them were run on the others.`;
+  return `Mean over ${shared.join(", ")}: the other targets are incomplete.`;
 }
 
 function heatMap(sweep) {
@@ -61,8 +61,8 @@ function reference(sweep) {
   return cell && cell.mean !== null ? `For comparison, sam: ${cellWords(cell)}.` : "";
 }
 
-function rhoPanel(data, found) {
-  const series = found.slice(0, SLOTS).map((sweep, slot) => ({
+function rhoPanel(data, sweeps) {
+  const series = sweeps.slice(0, SLOTS).map((sweep, slot) => ({
     slot, name: sweep.label, dashed: false,
     points: sweep.rows.map((entry) => [entry.values[0], sweepCell(sweep, entry)])
       .filter(([rho, cell]) => rho > 0 && cell && cell.mean !== null).sort((a, b) => a[0] - b[0])
@@ -71,8 +71,8 @@ function rhoPanel(data, found) {
   if (!series.length) return null;
   const last = (line) => `${line.name}: ${line.points.map((point) => `${percent(point[1])} at ${point[0]}`).join(", ")}`;
   const legend = el("ul", { class: "legend" }, series.map(({ slot, name }) => el("li", {}, markIcon(slot), name)));
-  const left = found.length > SLOTS ? el("p", { class: "small" }, `${found.length - SLOTS} more sweeps are not drawn.`) : null;
-  const partial = unique(found.map(partialWords)).filter(Boolean).map((words) => el("p", { class: "small" }, words));
+  const left = sweeps.length > SLOTS ? el("p", { class: "small" }, `${sweeps.length - SLOTS} more sweeps are not drawn.`) : null;
+  const partial = unique(sweeps.map(partialWords)).filter(Boolean).map((words) => el("p", { class: "small" }, words));
   return panel(`${data}: rho`, legend, lines(series, { label: `Accuracy against rho. ${series.map(last).join("; ")}`, xLabel: "rho", yLabel: "accuracy, %", logarithmic: true }), partial, left);
 }
 

@@ -1,4 +1,4 @@
-"""Small PNG images for the page, each embedded once, up to a number of bytes in all."""
+"""Small PNG images, each embedded once, up to a total size."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from PIL import Image
 from mecam.data.domains import DomainSet
 
 SIDE = 64  # pixels
-BYTES = 6_000_000  # of all thumbnails together, in base64: a page of a thousand runs stays below 15 MB
-CLASSES = 7  # shown of each domain
+BYTES = 6_000_000  # limit for all thumbnails, in base64: a page of a thousand runs stays below 15 MB
+CLASSES = 7  # shown per domain
 
 
 class Thumbnails:
-    """The images of a page; a place in `images` stands for one."""
+    """The images of a page, referred to by their index in `images`."""
 
     def __init__(self, most: int = BYTES) -> None:
         self.images: list[str] = []  # base64 of PNG files
@@ -25,7 +25,7 @@ class Thumbnails:
         self._places: dict[tuple[str, int, int], int] = {}
 
     def add(self, data: DomainSet, domain: int, index: int) -> int | None:
-        """The place of this image; None when there is no room left."""
+        """Return the index of this image; None when no room is left."""
         key = (data.fingerprint, domain, index)
         if key not in self._places:
             text = _png(data, domain, index)
@@ -55,10 +55,10 @@ class Domain:
 
 
 def samples(data: DomainSet, thumbnails: Thumbnails) -> list[Domain]:
-    """The first image of some classes, the same classes in each domain."""
+    """Return the first image of some classes, the same classes in each domain."""
     count = len(data.classes)
     shown = sorted({round(place) for place in np.linspace(0, count - 1, min(count, CLASSES))})
-    found = []
+    domains = []
     for domain, name in enumerate(data.domains):
         labels = data.labels(domain)
         chosen: list[Sample] = []
@@ -67,8 +67,8 @@ def samples(data: DomainSet, thumbnails: Thumbnails) -> list[Domain]:
             image = thumbnails.add(data, domain, int(places[0])) if len(places) else None
             if image is not None:
                 chosen.append(Sample(data.classes[label], image))
-        found.append(Domain(name, len(labels), chosen))
-    return found
+        domains.append(Domain(name, len(labels), chosen))
+    return domains
 
 
 def _png(data: DomainSet, domain: int, index: int) -> str:

@@ -1,7 +1,7 @@
-"""The run folder: written by training so that nothing is lost to a crash, read by tables, reports and analysis."""
+"""The run folder: written by training so that a crash loses nothing, read by tables, reports and analysis."""
 
-from mecam.runs.atomic import RunError, read_json, write_atomic
 from mecam.runs.claim import ClaimedError, claim
+from mecam.runs.files import RunError, read_json, write_atomic
 from mecam.runs.find import find_run, find_runs, runs_in
 from mecam.runs.folder import RunFolder
 from mecam.runs.sessions import CircumstancesWarning

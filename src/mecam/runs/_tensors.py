@@ -1,4 +1,4 @@
-"""Tensors as the bytes of one safetensors file, equal tensors as equal bytes, and back."""
+"""Tensors as the bytes of a safetensors file. Equal tensors give equal bytes."""
 
 from __future__ import annotations
 
@@ -14,26 +14,10 @@ METADATA = "mecam"  # one key only: the library writes several in random order
 
 
 def pack(tensors: Mapping[str, Tensor], metadata: Any = None) -> bytes:
-    """A safetensors file in memory; tensors that share memory are stored each in full.
+    """Return a safetensors file in memory. Tensors that share memory are stored in full each.
 
-    The bytes depend on the values alone: `metadata`, anything JSON can hold, is written with sorted keys.
+    The bytes depend on the values alone: `metadata`, any JSON value, is written with sorted keys.
     """
-    text = json.dumps(metadata, sort_keys=True, allow_nan=False)
-    return save(_apart(tensors), metadata={METADATA: text})
-
-
-def unpack(data: bytes) -> tuple[dict[str, Tensor], Any]:
-    """The tensors, on the CPU, and the metadata; whatever is wrong with the bytes is a ValueError."""
-    try:
-        tensors = load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        return tensors, json.loads(header["__metadata__"][METADATA])
-    except Exception as error:  # the library has errors of its own, for a header that lies also KeyError and others
-        raise ValueError(f"{type(error).__name__}: {error}") from error
-
-
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Plain tensors on the CPU, none of them on memory of another."""
     apart: dict[str, Tensor] = {}
     taken: set[int] = set()
     for name, tensor in tensors.items():
@@ -44,7 +28,14 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         address = plain.untyped_storage().data_ptr()
         apart[name] = plain.clone() if address in taken else plain
         taken.add(address)
-    return apart
+    return save(apart, metadata={METADATA: json.dumps(metadata, sort_keys=True, allow_nan=False)})
 
 
-__all__ = ["pack", "unpack"]
+def unpack(data: bytes) -> tuple[dict[str, Tensor], Any]:
+    """Return the tensors, on the CPU, and the metadata. Raise ValueError for damaged bytes."""
+    try:
+        tensors = load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        return tensors, json.loads(header["__metadata__"][METADATA])
+    except Exception as error:  # the library has errors of its own; a wrong header also raises KeyError and others
+        raise ValueError(f"{type(error).__name__}: {error}") from error

@@ -1,7 +1,7 @@
-"""A nested state as JSON beside named tensors, and back, exactly.
+"""Encode a nested state as JSON beside named tensors, exactly.
 
-JSON's own null, booleans, strings, arrays, 64-bit integers and finite floats stand for themselves (Python writes a
-float with as many digits as it takes to read the same one). Every object is one of
+null, booleans, strings, arrays, 64-bit integers and finite floats are JSON's own (Python writes as many digits as it
+takes to read the same float). Every object is one of
 
     {"dict": [[key, value], ...]}  {"tuple": [...]}  {"bytes": base64}  {"int": hexadecimal}  {"float": hexadecimal}
     {"tensor": name}  {"pairs": name of a real tensor, last axis (real, imaginary)}  {"array": one of these two}
@@ -27,12 +27,12 @@ AS_PAIRS = (torch.complex128, torch.complex32)  # safetensors has no name for th
 
 
 def encode(value: Any, tensors: dict[str, Tensor], where: str = "state") -> Any:
-    """The value as JSON; its tensors go to `tensors`, each under the expression that finds it in the value."""
+    """Return the value as JSON. Its tensors go to `tensors`, each named by the expression that locates it."""
     kind = type(value)
     if value is None or kind in (bool, str):
         return value
     if kind is int:
-        return value if value.bit_length() < 64 else {"int": hex(value)}  # decimal text ends at 4300 digits
+        return value if value.bit_length() < 64 else {"int": hex(value)}  # Python reads at most 4300 decimal digits
     if kind is float:
         return value if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}  # NaNs differ in their bits
     if kind is bytes:
@@ -41,7 +41,7 @@ def encode(value: Any, tensors: dict[str, Tensor], where: str = "state") -> Any:
         return _tensor(value, tensors, where)
     if isinstance(value, np.ndarray):
         return {"array": _tensor(_from_numpy(value, where), tensors, where)}
-    if isinstance(value, dict):  # an OrderedDict, as of Module.state_dict, comes back as a dict
+    if isinstance(value, dict):  # an OrderedDict, as from Module.state_dict, is restored as a dict
         return {"dict": [[_key(k, where), encode(v, tensors, f"{where}[{k!r}]")] for k, v in value.items()]}
     if kind in (list, tuple):
         items = [encode(item, tensors, f"{where}[{i}]") for i, item in enumerate(value)]
@@ -50,7 +50,7 @@ def encode(value: Any, tensors: dict[str, Tensor], where: str = "state") -> Any:
 
 
 def decode(node: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The value that `encode` made this JSON of."""
+    """Return the value that `encode` was given."""
     if isinstance(node, list):
         return [decode(item, tensors) for item in node]
     if not isinstance(node, dict):

@@ -1,13 +1,13 @@
-"""A training state on disk: saved so that a crash at any moment leaves the former one, checked when it is loaded.
+"""Checkpoints: a crash during a save leaves the former checkpoint; loading verifies every byte.
 
     checkpoint/
-      manifest.json                 which two files make the checkpoint, with their SHA-256; written last
+      manifest.json                 the names of the other two files, with their SHA-256; written last
       tensors-000007.safetensors    every tensor
       tree-000007.json              everything else, and where the tensors belong
 
-A save writes two files under a new number and then moves a new manifest over the old one: in that moment the checkpoint
-changes. Files that the manifest does not name are removed before and after. So the disk must have room for two
-checkpoints. There is no pickle: loading a checkpoint runs no code from it.
+A save writes two files under a new number, then replaces the manifest: at that moment the checkpoint changes. Files
+that the manifest does not name are removed before and after. The disk needs space for two checkpoints. There is no
+pickle: loading a checkpoint runs no code from it.
 """
 
 from __future__ import annotations
@@ -21,27 +21,19 @@ from torch import Tensor
 
 from mecam.runs._tensors import pack, unpack
 from mecam.runs._tree import decode, encode
-from mecam.runs.atomic import (
-    RunError,
-    clean,
-    digest,
-    discard,
-    encode_json,
-    make_folder,
-    read_bytes,
-    read_json,
-    write_atomic,
-)
+from mecam.runs.files import RunError, make_folder, read_bytes, read_json, write_atomic
+from mecam.storage.checksums import digest
+from mecam.storage.files import clean, discard, encode_json
 
 MANIFEST = "manifest.json"
 NUMBERED = re.compile(r"(?:tensors-(\d+)\.safetensors|tree-(\d+)\.json)")
 
 
 def save(folder: Path | str, state: Any) -> None:
-    """Put a checkpoint of `state` in place of the former one; if that fails, the former one is still there.
+    """Replace the checkpoint in this folder. If that fails, the former one is still there.
 
-    A state is made of dicts (keys str or int), lists, tuples, tensors, numpy arrays, int, float, str, bytes, bool and
-    None. All of it comes back exactly, with its types; tensors come back on the CPU, each on memory of its own.
+    A state consists of dicts (keys str or int), lists, tuples, tensors, numpy arrays, int, float, str, bytes, bool and
+    None. It is restored exactly, with its types. Tensors are restored on the CPU, each with memory of its own.
     """
     folder = Path(folder)
     tensors: dict[str, Tensor] = {}
@@ -59,7 +51,7 @@ def save(folder: Path | str, state: Any) -> None:
 
 
 def load(folder: Path | str) -> Any:
-    """The state of the last complete checkpoint; a missing or damaged file is a RunError that names it."""
+    """Return the state of the last complete checkpoint. A RunError names a missing or damaged file."""
     folder = Path(folder)
     parts = _parts(folder)
     packed, text = (_verified(folder / parts[part]["name"], parts[part]) for part in ("tensors", "tree"))
@@ -74,7 +66,7 @@ def load(folder: Path | str) -> Any:
 
 
 def exists(folder: Path | str) -> bool:
-    """Whether there is a checkpoint; one that was cut off while it was first written is none."""
+    """Return whether the folder holds a complete checkpoint."""
     return (Path(folder) / MANIFEST).exists()
 
 
@@ -87,33 +79,31 @@ def _parts(folder: Path) -> dict[str, Any]:
     manifest = read_json(folder / MANIFEST)
     parts = manifest.get("parts")
     if not isinstance(parts, dict) or manifest.get("sha256") != digest(_canonical(parts)):
-        raise _damaged(folder / MANIFEST, "its content does not match its checksum")
-    for part in ("tensors", "tree"):  # a name may lead nowhere else, whoever wrote it
+        raise _damage_error(folder / MANIFEST, "its content does not match its checksum")
+    for part in ("tensors", "tree"):  # no name may lead elsewhere, whoever wrote it
         entry = parts.get(part)
         if not isinstance(entry, dict) or not NUMBERED.fullmatch(str(entry.get("name"))):
-            raise _damaged(folder / MANIFEST, f"it names no file of this folder for the {part}")
+            raise _damage_error(folder / MANIFEST, f"it names no file of this folder for the {part}")
     return parts
 
 
 def _verified(path: Path, part: dict[str, Any]) -> bytes:
     data = read_bytes(path)
-    if len(data) != part["bytes"]:
-        raise _damaged(path, f"it has {len(data)} bytes and not {part['bytes']}, as {MANIFEST} says")
-    if digest(data) != part["sha256"]:
-        raise _damaged(path, f"its content does not match its checksum in {MANIFEST}")
+    if len(data) != part["bytes"] or digest(data) != part["sha256"]:
+        raise _damage_error(path, f"its content does not match its checksum in {MANIFEST}")
     return data
 
 
-def _damaged(path: Path, reason: str) -> RunError:
+def _damage_error(path: Path, reason: str) -> RunError:
     return RunError(f"{path} is damaged: {reason}. Remove the folder {path.parent} to train from the start")
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what killed or failed saves left, and what the last save replaced."""
+    """Remove the files of killed or failed saves, and those that the last save replaced."""
     clean(folder)
     try:
         named = {part["name"] for part in _parts(folder).values()} if exists(folder) else set()
-    except RunError:  # nobody knows what is needed
+    except RunError:  # which files are needed is unknown
         return
     for path in folder.iterdir():
         if _number(path) and path.name not in named:
@@ -121,9 +111,9 @@ def _sweep(folder: Path) -> None:
 
 
 def _number(path: Path) -> int:
-    """The number in the name of a checkpoint's file; 0 for any other file."""
-    found = NUMBERED.fullmatch(path.name)
-    return int(found[1] or found[2]) if found else 0
+    """Return the number in the name of a checkpoint's file; 0 for any other file."""
+    match = NUMBERED.fullmatch(path.name)
+    return int(match[1] or match[2]) if match else 0
 
 
 def _canonical(parts: dict[str, Any]) -> bytes:

@@ -1,11 +1,11 @@
-"""Find the run folders behind the paths that a command is given."""
+"""Find and verify the run folders behind the paths that a command is given."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 
-from mecam.runs.atomic import RunError
+from mecam.runs.files import RunError
 from mecam.runs.folder import RunFolder
 
 PARTS = ("run.json", "done.json", "records.jsonl", "checkpoint")  # any of them marks the folder of a run
@@ -24,9 +24,9 @@ def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
     The shell expands runs/* to everything in that folder. So a file or folder without a run is skipped if it lies
     beside a run that is also given. Elsewhere it is an error, as is a path that does not exist.
     """
-    found = {Path(path): runs_in(Path(path)) for path in paths}
-    beside = {run.parent for path, runs in found.items() for run in runs if run == path}
-    for path, runs in found.items():
+    given = {Path(path): runs_in(Path(path)) for path in paths}
+    beside = {run.parent for path, runs in given.items() for run in runs if run == path}
+    for path, runs in given.items():
         if not runs and not (path.exists() and path.parent in beside):
             missing = "" if path.exists() else ", which does not exist"
             raise RunError(
@@ -34,7 +34,7 @@ def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
                 "of mecam bench"
             )
     unique: dict[Path, Path] = {}
-    for run in (run for runs in found.values() for run in runs):
+    for run in (run for runs in given.values() for run in runs):
         unique.setdefault(run.resolve(), run)
     return [RunFolder(run) for run in unique.values()]
 
@@ -45,6 +45,17 @@ def find_run(path: Path | str) -> RunFolder:
     if others:
         raise RunError(f"{path} holds {len(others) + 1} runs; give one of them, such as {first.path}")
     return first
+
+
+def verify(paths: Iterable[Path | str]) -> tuple[int, list[str]]:
+    """Read every byte of these runs. Return the number of intact runs, and an error message for each other one."""
+    runs, problems = find_runs(paths), []
+    for run in runs:
+        try:
+            run.verify()
+        except RunError as error:
+            problems.append(str(error))
+    return len(runs) - len(problems), problems
 
 
 def _is_run(folder: Path) -> bool:

@@ -16,12 +16,11 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from mecam.runs import RunError, write_atomic
-from mecam.runs.atomic import make_folder
+from mecam.runs.files import make_folder
 from mecam.serving.model import TrainedModel
 
-TOLERANCE = 1e-4  # between the exported model's logits and ours, relative to their size
-CHECKED_BATCHES = (2, 3, 1)  # images; the first is what the exporter sees
-ALONE = (1,)  # of a model that must see one image at a time
+TOLERANCE = 1e-4  # relative difference between the logits of the export and of the model
+CHECKED_BATCHES = (2, 3, 1)  # images per batch; the exporter traces the first
 
 
 class ExportError(RunError):
@@ -33,14 +32,14 @@ def export(model: TrainedModel, out: Path, *, form: str = "onnx") -> Path:
 
     The export is run first and must give the model's logits; otherwise nothing is written.
     """
-    made = {"onnx": _onnx, "safetensors": _safetensors}
-    if form not in made:
-        raise ExportError(f"there is no format {form!r}; there are {' and '.join(made)}")
+    exporters = {"onnx": _onnx, "safetensors": _safetensors}
+    if form not in exporters:
+        raise ExportError(f"there is no format {form!r}; there are {' and '.join(exporters)}")
     network, size = model.network.cpu().eval(), model.preprocessing.size
     generator = torch.Generator().manual_seed(0)
-    counts = ALONE if model.alone else CHECKED_BATCHES
+    counts = (1,) if model.alone else CHECKED_BATCHES
     examples = [torch.randn(count, 3, size, size, generator=generator) for count in counts]
-    content, run = made[form](network, examples[0])
+    content, run = exporters[form](network, examples[0])
     for images in examples:
         _compare(network, run, images, form)
     make_folder(out)
@@ -79,7 +78,7 @@ def _safetensors(network: nn.Module, _: Tensor) -> tuple[bytes, Callable[[Tensor
 def _onnx(network: nn.Module, example: Tensor) -> tuple[bytes, Callable[[Tensor], Tensor]]:
     try:
         import onnxruntime
-        import onnxscript  # noqa: F401 - torch's exporter needs it and says so less clearly
+        import onnxscript  # noqa: F401 - torch's exporter needs it
     except Exception as error:  # a broken optional package can raise anything
         raise ExportError(f"ONNX export needs more packages ({error}): pip install 'mecam[export]'") from error
     with _silence():

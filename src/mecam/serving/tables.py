@@ -1,76 +1,59 @@
-"""Predictions as text: CSV row by row, or one JSON list."""
+"""Write predictions as CSV or JSON."""
 
 from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
-from types import TracebackType
-from typing import Self, TextIO
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO
 
 from mecam.serving.model import Prediction
 
 COLUMNS = ("image", "class", "probability")
 DIGITS = 6
-
-
-class CSVWriter:
-    """A header, then one row per prediction, written as they arrive."""
-
-    def __init__(self, file: TextIO, classes: Sequence[str] = ()) -> None:
-        self._rows, self._classes = csv.writer(file, lineterminator="\n"), classes
-
-    def __enter__(self) -> Self:
-        self._rows.writerow([*COLUMNS, *(f"probability of {name}" for name in self._classes)])
-        return self
-
-    def __exit__(self, _kind: type[BaseException] | None, _: BaseException | None, _tb: TracebackType | None) -> None:
-        return
-
-    def row(self, found: Prediction) -> None:
-        self._rows.writerow([*_values(found), *_every(found, self._classes).values()])
-
-
-class JSONWriter:
-    """A list of objects, one per line; it is closed even if it is empty or an error ends it."""
-
-    def __init__(self, file: TextIO, classes: Sequence[str] = ()) -> None:
-        self._file, self._classes, self._before = file, classes, "\n"
-
-    def __enter__(self) -> Self:
-        self._file.write("[")
-        return self
-
-    def __exit__(self, _kind: type[BaseException] | None, _: BaseException | None, _tb: TracebackType | None) -> None:
-        self._file.write("\n]\n")
-
-    def row(self, found: Prediction) -> None:
-        entry: dict[str, object] = dict(zip(COLUMNS, _values(found), strict=True))
-        if self._classes:
-            entry["probabilities"] = _every(found, self._classes)
-        self._file.write(f"{self._before}  {json.dumps(entry)}")
-        self._before = ",\n"
-
-
-FORMS: dict[str, type[CSVWriter] | type[JSONWriter]] = {"csv": CSVWriter, "json": JSONWriter}
-
-
-def writer(form: str, file: TextIO, classes: Sequence[str] = ()) -> CSVWriter | JSONWriter:
-    """The writer of this format; it also writes the probabilities of these classes."""
-    check_form(form)
-    return FORMS[form](file, classes)
+FORMS = ("csv", "json")
 
 
 def check_form(form: str) -> None:
     """Refuse an unknown format before a model is loaded."""
     if form not in FORMS:
-        raise ValueError(f"there is no format {form!r}; there are csv and json")
+        raise ValueError(f"there is no format {form!r}; there are {' and '.join(FORMS)}")
 
 
-def _every(found: Prediction, classes: Sequence[str]) -> dict[str, float]:
-    return {name: round(found.probabilities[name], DIGITS) for name in classes}
+@contextmanager
+def writer(form: str, file: TextIO, classes: Sequence[str] = ()) -> Iterator[Callable[[Prediction], Any]]:
+    """Yield a function that writes one prediction, with the probabilities of `classes`.
+
+    A JSON list has one entry per line. It is closed even if it is empty or an error ends it.
+    """
+    check_form(form)
+    if form == "csv":
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow([*COLUMNS, *(f"probability of {name}" for name in classes)])
+        yield lambda prediction: rows.writerow([*_values(prediction), *_probabilities(prediction, classes).values()])
+        return
+    separator = "\n"
+
+    def write(prediction: Prediction) -> None:
+        nonlocal separator
+        entry: dict[str, object] = dict(zip(COLUMNS, _values(prediction), strict=True))
+        if classes:
+            entry["probabilities"] = _probabilities(prediction, classes)
+        file.write(f"{separator}  {json.dumps(entry)}")
+        separator = ",\n"
+
+    file.write("[")
+    try:
+        yield write
+    finally:
+        file.write("\n]\n")
 
 
-def _values(found: Prediction) -> tuple[str, str | None, float | None]:
-    probability = None if found.probability is None else round(found.probability, DIGITS)
-    return str(found.image), found.label, probability
+def _values(prediction: Prediction) -> tuple[str, str | None, float | None]:
+    probability = None if prediction.probability is None else round(prediction.probability, DIGITS)
+    return str(prediction.image), prediction.label, probability
+
+
+def _probabilities(prediction: Prediction, classes: Sequence[str]) -> dict[str, float]:
+    return {name: round(prediction.probabilities[name], DIGITS) for name in classes}

@@ -2,6 +2,6 @@
 
 from mecam.runs import CircumstancesWarning
 from mecam.training.interrupt import Interrupted
-from mecam.training.loop import Progress, train
+from mecam.training.loop import train
 
-__all__ = ["CircumstancesWarning", "Interrupted", "Progress", "train"]
+__all__ = ["CircumstancesWarning", "Interrupted", "train"]

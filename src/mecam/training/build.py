@@ -1,34 +1,39 @@
-"""From the words of a recipe to the parts of a run."""
+"""Build the parts of a run from its recipe, and refuse what cannot work."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from mecam import averaging, methods, ranks, virtual
 from mecam.data.augment import Augmentation
 from mecam.data.domains import DomainSet
 from mecam.data.sampling import DomainSampler
-from mecam.data.splits import Split, seed_hash
+from mecam.data.splits import seed_hash
 from mecam.methods import Method
 from mecam.models.network import Network
 from mecam.models.registry import create as create_network
 from mecam.models.registry import find as find_backbone
 from mecam.optim import SharpnessAware
 from mecam.optim import create as create_optimizer
-from mecam.optim._meta import Meta
+from mecam.optim.plain import Plain
 from mecam.optim.registry import find as find_optimizer
 from mecam.recipe import Recipe, RecipeError
+from mecam.splits import Part, Split
 from mecam.training import rates
 from mecam.training.feed import Feed
 
-# kernels that update all parameters at once, skip a step by a word from the device, and can be recorded
+# kernels that update all parameters at once, skip a step by a flag on the device, and can be captured
 ON_GPU: dict[str, dict[str, Any]] = {
     "adam": {"fused": True, "capturable": True},
     "adamw": {"fused": True, "capturable": True},
@@ -42,7 +47,7 @@ NO_AUGMENTATION: dict[str, Any] = {
 
 
 def check_parts(recipe: Recipe) -> None:
-    """Refuse unknown names and settings, with near matches; no data is needed for that."""
+    """Refuse unknown names and settings, with near matches. Needs no data."""
     parameter = torch.zeros(1, requires_grad=True)
     settings = {"lr": recipe.lr, "weight_decay": recipe.weight_decay, **recipe.optimizer_settings}
     try:
@@ -58,19 +63,19 @@ def check_parts(recipe: Recipe) -> None:
 
 
 def own_settings(recipe: Recipe) -> dict[str, Any]:
-    """The settings of the virtual domain itself, without the layers it is attached to."""
+    """Return the settings of the virtual domain itself, without the layers it is attached to."""
     return {name: value for name, value in recipe.virtual_settings.items() if name != "layers"}
 
 
 def known_virtual_settings(name: str) -> list[str]:
-    """The settings of the virtual domain of this name in a recipe; "none" has none."""
+    """Return the names of the settings that a recipe with this virtual domain can have."""
     if name == "none":
         return []
-    return [*virtual.registry.known_settings(name), *(() if name == "fourier" else ("layers",))]
+    return [*virtual.DOMAINS.defaults(name), *(() if name == "fourier" else ("layers",))]
 
 
 def virtual_layers(recipe: Recipe, stages: Sequence[str]) -> Sequence[str]:
-    """Those of the network's stages that the virtual domain acts on: all, or the ones that layers = "1,2" counts."""
+    """Return the stages of the network that the virtual domain acts on: all, or those of `layers = "1,2"`."""
     named = recipe.virtual_settings.get("layers")
     if named is None:
         return stages
@@ -87,19 +92,19 @@ def virtual_layers(recipe: Recipe, stages: Sequence[str]) -> Sequence[str]:
 
 
 def below_of(recipe: Recipe) -> str:
-    """The optimizer that updates the weights: the base of a sharpness-aware one."""
+    """Return the name of the optimizer that updates the weights: the base of a sharpness-aware one."""
     return recipe.optimizer if find_optimizer(recipe.optimizer).sharpness_aware is None else recipe.base
 
 
 def check(recipe: Recipe, method: Method, sources: int, held_out: int) -> None:
-    """Refuse at the door what could only fail later. `held_out`: images of the sources that are not trained on."""
+    """Refuse what could only fail later. `held_out` is the number of validation images of the sources."""
     check_parts(recipe)
     entry = find_optimizer(recipe.optimizer)
     below = below_of(recipe)
-    each = recipe.batch // ranks.count()
+    each, rest = divmod(recipe.batch, ranks.count())
     if sources < method.sources:
         raise RecipeError(f"{method.name} needs at least {method.sources} source domains, got {sources}")
-    if recipe.batch % ranks.count():
+    if rest:
         raise RecipeError(
             f"batch={recipe.batch} images per domain cannot be split evenly over {ranks.count()} processes"
         )
@@ -125,7 +130,7 @@ def check(recipe: Recipe, method: Method, sources: int, held_out: int) -> None:
 
 
 def _check_blocks(recipe: Recipe, method: Method, sources: int) -> None:
-    """Partners from another domain are found by counting: the meta pass must be on that many equal blocks."""
+    """Require one equal block per domain, since partners come from other blocks."""
     blocks = recipe.virtual_settings.get("domains")
     if blocks is not None and method.virtual_domain is not None:
         raise RecipeError(
@@ -141,11 +146,11 @@ def _check_blocks(recipe: Recipe, method: Method, sources: int) -> None:
 
 def _has_meta_pass(recipe: Recipe) -> bool:
     method = find_optimizer(recipe.optimizer).sharpness_aware
-    return method is not None and issubclass(method, Meta)
+    return method is not None and "virtual_domain" in inspect.signature(method).parameters
 
 
-def too_few(recipe: Recipe, image_size: int, error: ValueError) -> ValueError:
-    """The error itself, or in our words what torch says of batch norm that is given one number a channel."""
+def batch_size_error(recipe: Recipe, image_size: int, error: ValueError) -> ValueError:
+    """Return torch's error for batch norm with one value per channel in terms of the recipe; others as they are."""
     if "more than 1 value per channel" not in str(error):
         return error
     return RecipeError(
@@ -155,7 +160,7 @@ def too_few(recipe: Recipe, image_size: int, error: ValueError) -> ValueError:
 
 
 def build_network(recipe: Recipe, classes: int) -> Network:
-    """The network, initialised from torch's generator, in training mode."""
+    """Build the network in training mode, initialised from torch's generator."""
     return create_network(
         recipe.backbone,
         classes=classes,
@@ -171,38 +176,34 @@ def build_feed(
     recipe: Recipe,
     data: DomainSet,
     sources: Sequence[int],
-    splits: Mapping[int, Split],
+    splits: Mapping[Split, NDArray[np.int64]],
     network: Network,
     device: torch.device,
 ) -> Feed:
-    """The stream of training batches."""
+    """Build the stream of training batches."""
     sampler = DomainSampler(
         [data.labels(d) for d in sources],
-        [splits[d].training for d in sources],
+        [splits[Split(data.domains[d], Part.TRAINING)] for d in sources],
         recipe.batch,
         torch.Generator().manual_seed(seed_hash(recipe.seed, "batches")),
         recipe.balanced,
     )
-    normal = network.normalization
-    look: dict[str, Any] = {"size": network.image_size, "mean": normal.mean, "std": normal.std}
-    look["interpolation"] = network.interpolation
-    if not recipe.augment:
-        look |= NO_AUGMENTATION
+    strengths = {} if recipe.augment else NO_AUGMENTATION
     return Feed(
         data,
         sources,
         sampler,
-        Augmentation(**look),
+        Augmentation(network.preprocessing, **strengths),
         device=device,
         seed=seed_hash(recipe.seed, "augmentation", ranks.rank()),
-        record=recipe.record,
+        capture=recipe.capture,
     )
 
 
 def build_optimizer(
     recipe: Recipe, method: Method, network: Network, trained: nn.Module, device: torch.device
-) -> torch.optim.Optimizer:
-    """The main optimizer on the method's groups; a virtual domain attaches to the network's stages."""
+) -> SharpnessAware:
+    """Build the main optimizer on the method's groups, and attach a virtual domain to the network's stages."""
     entry, below = find_optimizer(recipe.optimizer), below_of(recipe)
     settings: dict[str, Any] = {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
     if below in ("adam", "adamw"):
@@ -210,36 +211,26 @@ def build_optimizer(
     if device.type == "cuda":
         settings |= ON_GPU.get(below, {})
     settings |= recipe.optimizer_settings
-    if entry.sharpness_aware is not None:
-        # a GPU that had to tell after every step whether it was finite would wait for Python; Run asks it now and then
-        nonfinite = "skip" if device.type == "cuda" else recipe.nonfinite
-        settings |= {"model": trained, "nonfinite": nonfinite, "base": recipe.base}
+    groups = [{"params": list(parameters)} for parameters in method.groups(trained)]
+    # on a GPU, reading whether a step was finite would wait for it; that is read at evaluations
+    checks: dict[str, Any] = {"model": trained, "nonfinite": "skip" if device.type == "cuda" else recipe.nonfinite}
+    if entry.sharpness_aware is None:
+        return Plain(groups, partial(create_optimizer, recipe.optimizer, **settings), **checks)
     if _has_meta_pass(recipe):
         settings["virtual_domain"] = _virtual_domain(recipe, method, network)
-    groups = [{"params": list(parameters)} for parameters in method.groups(trained)]
-    return create_optimizer(recipe.optimizer, groups, **settings)
+    return cast("SharpnessAware", create_optimizer(recipe.optimizer, groups, base=recipe.base, **settings, **checks))
 
 
-def what_to_record(
-    recipe: Recipe, method: Method, optimizer: torch.optim.Optimizer, device: torch.device
+def what_to_capture(
+    recipe: Recipe, method: Method, optimizer: SharpnessAware, device: torch.device
 ) -> Literal["steps", "passes", "nothing"]:
-    """What is the same work each time, with nothing decided on the host, and so can be a CUDA graph."""
-    below = getattr(optimizer, "base_optimizer", optimizer)
-    # declared by the class itself: what a subclass changes may not be recordable
-    steady = bool(vars(type(method)).get("recordable", False)) and below_of(recipe) != "adahessian"
-    # inside a graph a virtual domain draws from other streams: a resumed run would not repeat bit for bit
-    if device.type == "cpu" or not recipe.record or recipe.deterministic or ranks.count() > 1 or not steady:
-        return "nothing"
-    if getattr(optimizer, "shared_noise", False):  # which sets the device's random state, as no graph can
-        return "nothing"
-    if type(below).__module__.startswith("torch.optim") and not getattr(optimizer, "decides_on_host", False):
-        return "nothing" if recipe.track else "steps"
-    return "passes" if getattr(optimizer, "virtual_domain", None) is None and not recipe.track else "nothing"
-
-
-def needs_graph(optimizer: torch.optim.Optimizer, recipe: Recipe) -> bool:
-    """Whether this pass's gradient must carry a graph (AdaHessian)."""
-    return optimizer.needs_graph if isinstance(optimizer, SharpnessAware) else recipe.optimizer == "adahessian"
+    """Return what becomes a CUDA graph: work that is the same each time, with nothing decided on the host."""
+    # as the class itself declares: a subclass may not be capturable. `recordable` is the former name
+    own = vars(type(method))
+    steady = bool(own.get("capturable", own.get("recordable", False)))
+    # inside a graph a virtual domain draws from other streams: a resumed deterministic run would not repeat bit for bit
+    wanted = device.type != "cpu" and recipe.capture and not recipe.deterministic and not recipe.track
+    return optimizer.capturable if steady and wanted and ranks.count() == 1 else "nothing"
 
 
 @dataclass(frozen=True)
@@ -256,18 +247,14 @@ class Both:
 
 
 def _virtual_domain(recipe: Recipe, method: Method, network: Network) -> Any:
-    """The recipe's, the method's, or both; None where there is neither."""
+    """Return the virtual domain of the recipe, of the method, or both; None where there is neither."""
     if recipe.virtual == "none":
         return method.virtual_domain
-    chosen = _chosen_domain(recipe, network)
-    return chosen if method.virtual_domain is None else Both(method.virtual_domain, chosen)
-
-
-def _chosen_domain(recipe: Recipe, network: Network) -> virtual.VirtualDomain:
-    settings = own_settings(recipe)
-    layers = virtual_layers(recipe, network.stages)
+    settings, layers = own_settings(recipe), virtual_layers(recipe, network.stages)
+    chosen: virtual.VirtualDomain
     if recipe.virtual == "fourier":  # the one that acts on pixels
-        normal = network.normalization
-        domain = virtual.Fourier(**{"mean": normal.mean, "std": normal.std, **settings})
-        return domain.attach(network.featurizer)
-    return virtual.create(recipe.virtual, **settings).attach(network, layers)
+        pixels = {"mean": network.preprocessing.mean, "std": network.preprocessing.std}
+        chosen = virtual.Fourier(**{**pixels, **settings}).attach(network.featurizer)
+    else:
+        chosen = virtual.create(recipe.virtual, **settings).attach(network, layers)
+    return chosen if method.virtual_domain is None else Both(method.virtual_domain, chosen)

@@ -1,6 +1,6 @@
-"""What a run ran on and with, as far as it can matter to its numbers: for run.json, sessions.jsonl and `mecam rerun`.
+"""Describe the software and hardware of a run, for run.json, sessions.jsonl and `mecam rerun`.
 
-Which of the entries may change the last bits of a result: `mecam.runs.sessions.CIRCUMSTANCES`.
+`mecam.runs.sessions.CIRCUMSTANCES` lists the entries that may change the last bits of a result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MKL_SETTINGS = ("MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR")
 
 
 def describe() -> dict[str, Any]:
-    """Versions, the commit and the content of the code, the machine."""
+    """Return versions, the commit and a digest of the code, and the machine."""
     return {
         "mecam": mecam.__version__,
         "commit": commit(),
@@ -38,12 +38,12 @@ def describe() -> dict[str, Any]:
         "processor": _processor(),
         "instruction_set": instruction_set(),
         "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),  # of this process, now
+        "threads": torch.get_num_threads(),
     }
 
 
 def instruction_set() -> str:
-    """What torch's CPU kernels use, and limits on its libraries, such as "AVX2, oneDNN at most SSE41"."""
+    """Return the CPU capability of torch and limits on its libraries, such as "AVX2, oneDNN at most SSE41"."""
     limit = next((os.environ[name].upper() for name in ONEDNN_LIMITS if os.environ.get(name)), "DEFAULT")
     onednn = [] if limit in ("DEFAULT", "ALL") else [f"oneDNN at most {limit}"]
     mkl = [f"{name}={os.environ[name]}" for name in MKL_SETTINGS if os.environ.get(name)]
@@ -51,10 +51,10 @@ def instruction_set() -> str:
 
 
 def commit(package: Path = ROOT) -> str | None:
-    """The commit that is checked out around this code, or that pip installed; None if nobody knows."""
+    """Return the commit that is checked out or that pip installed; None if unknown."""
     git = package.parents[1] / ".git"
     try:
-        if git.is_file():  # a worktree's, which says where the rest is
+        if git.is_file():  # a worktree's, with the path of the rest
             git = git.parent / git.read_text().removeprefix("gitdir:").strip()
         head = (git / "HEAD").read_text().strip()
         name = head.removeprefix("ref:").strip()
@@ -65,7 +65,7 @@ def commit(package: Path = ROOT) -> str | None:
 
 @cache
 def source(package: Path = ROOT) -> str:
-    """A digest of the package's code: what a commit does not tell are the changes since."""
+    """Return a digest of the package's code, which also shows uncommitted changes."""
     digest = hashlib.sha256()
     for file in sorted(package.rglob("*.py")):
         content = file.read_bytes()
@@ -91,8 +91,8 @@ def _installed_commit() -> str | None:
         origin = json.loads(distribution("mecam").read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError):
         return None
-    found = origin.get("vcs_info", {}).get("commit_id")
-    return None if found is None else str(found)
+    commit_id = origin.get("vcs_info", {}).get("commit_id")
+    return None if commit_id is None else str(commit_id)
 
 
 def _version(package: str) -> str | None:

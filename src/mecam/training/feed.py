@@ -16,21 +16,21 @@ from mecam.data.augment import Augmentation
 from mecam.data.domains import DomainSet
 from mecam.data.sampling import DomainSampler
 from mecam.methods.base import Batch
-from mecam.training.recorded import Recorded
+from mecam.training.capture import Captured
 from mecam.training.resident import resident
 
 
 @dataclass(frozen=True)
 class State:
-    """Where the random streams stand."""
+    """Positions of the random streams."""
 
     sampler: dict[str, Any]  # the same in every process
-    noise: Tensor  # of the augmentation
+    noise: Tensor  # the augmentation's
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A batch before augmentation, and the sampler's state behind it."""
+    """A batch before augmentation, and the state of the sampler after it."""
 
     indices: Tensor  # domain after domain
     images: Tensor | None  # None: they lie on the device
@@ -41,7 +41,7 @@ class Feed:
     """An endless stream of batches, one part of each from every source domain.
 
     On a GPU with room the images lie on it as uint8 and nothing is loaded in training: gathering and augmenting them is
-    a recorded graph. Without room a thread prepares the next batch in pinned memory while this one trains.
+    a captured graph. Without room a thread prepares the next batch in pinned memory while this one trains.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Feed:
         *,
         device: torch.device,
         seed: int,
-        record: bool = True,
+        capture: bool = True,
     ) -> None:
         self.data, self.sources, self.sampler, self.augmentation = data, list(sources), sampler, augmentation
         self.device = device
@@ -64,11 +64,11 @@ class Feed:
         self.state = State(sampler.state_dict(), self.generator.get_state())
         self._thread = ThreadPoolExecutor(1) if device.type == "cuda" and self.resident is None else None
         self._ahead: Future[Drawn] | None = None
-        recorded = record and self.resident is not None
-        self._look_up = Recorded(self._from_memory, [self.generator]) if recorded else self._from_memory
+        captured = capture and self.resident is not None
+        self._look_up = Captured(self._from_memory, [self.generator]) if captured else self._from_memory
 
     def next(self, step: int) -> Batch:
-        """The batch for this step; on a GPU the next call may overwrite it."""
+        """Return the batch for this step; on a GPU the next call may overwrite it."""
         drawn = self._draw() if self._thread is None else self._prefetched(self._thread)
         images, labels = (
             self._from_host(drawn) if drawn.images is not None else self._look_up(self._there(drawn.indices))
@@ -76,8 +76,18 @@ class Feed:
         self.state = State(drawn.sampler, self.generator.get_state())
         return Batch(images, labels, len(self.sources), step)
 
+    def names(self, state: State) -> list[str]:
+        """Return the names of the images that this process draws next in this state."""
+        if self._ahead is not None:
+            self._ahead.result()  # its thread draws from the same sampler
+        now = self.sampler.state_dict()
+        self.sampler.load_state_dict(state.sampler)
+        parts = list(zip(self.sources, self._share(), strict=True))
+        self.sampler.load_state_dict(now)
+        return [self.data.sample_name(domain, int(index)) for domain, part in parts for index in part]
+
     def load(self, sampler: dict[str, Any], noise: Tensor | None) -> None:
-        """Go on from a state that `state` was; `noise` None leaves the augmentation's stream where it is."""
+        """Resume from the parts of a `State`; without `noise`, the augmentation's stream stays where it is."""
         if self._ahead is not None:
             self._ahead.result()
             self._ahead = None
@@ -91,15 +101,18 @@ class Feed:
         return ready
 
     def _draw(self) -> Drawn:
-        parts = [batch.chunk(ranks.count())[ranks.rank()] for batch in self.sampler.next()]  # this process's share
-        state = self.sampler.state_dict()
+        parts, state = self._share(), self.sampler.state_dict()
         if self.resident is not None:
             return Drawn(torch.cat(parts), None, state)
         images = torch.cat([self.data.images(d, part.numpy()) for d, part in zip(self.sources, parts, strict=True)])
         return Drawn(torch.cat(parts), images if self._thread is None else images.pin_memory(), state)
 
+    def _share(self) -> list[Tensor]:
+        """Draw the next batch; return this process's share of each domain."""
+        return [batch.chunk(ranks.count())[ranks.rank()] for batch in self.sampler.next()]
+
     def _from_host(self, drawn: Drawn) -> tuple[Tensor, Tensor]:
-        """Augmented images and labels of a batch that was loaded here."""
+        """Return augmented images and labels of a batch that was loaded on the host."""
         assert drawn.images is not None
         parts = drawn.indices.chunk(len(self.sources))
         labels, aspects = (
@@ -109,12 +122,12 @@ class Feed:
         return self._augmented(self._there(drawn.images), self._there(aspects)), self._there(labels)
 
     def _from_memory(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Augmented images and labels of a batch that lies on the device."""
+        """Return augmented images and labels of a batch that is on the device."""
         assert self.resident is not None
-        of, parts = self.resident, list(zip(self.sources, indices.chunk(len(self.sources)), strict=True))
-        images = torch.cat([of.take(d, part) for d, part in parts])
-        labels = torch.cat([of.labels[d][part] for d, part in parts])
-        aspects = torch.cat([of.aspects[d][part] for d, part in parts])
+        stored, parts = self.resident, list(zip(self.sources, indices.chunk(len(self.sources)), strict=True))
+        images = torch.cat([stored.take(d, part) for d, part in parts])
+        labels = torch.cat([stored.labels[d][part] for d, part in parts])
+        aspects = torch.cat([stored.aspects[d][part] for d, part in parts])
         return self._augmented(images, aspects), labels
 
     def _augmented(self, images: Tensor, aspects: Tensor) -> Tensor:

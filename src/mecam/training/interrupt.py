@@ -1,16 +1,16 @@
-"""Ctrl-C and SIGTERM end a run between two steps, not within one."""
+"""Let Ctrl-C and SIGTERM end a run between two steps, not within one."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 
 from mecam import ranks
 
 
 class Interrupted(Exception):
-    """The run was asked to stop, and has been saved."""
+    """The run received a signal to stop, and has been saved."""
 
     def __init__(self, signal_number: int, step: int) -> None:
         super().__init__(f"stopped by {signal.Signals(signal_number).name} after step {step}; the run is saved")
@@ -18,10 +18,10 @@ class Interrupted(Exception):
 
 
 class StopSignals:
-    """Remembers a SIGINT or SIGTERM instead of dying of it; a second one kills as usual.
+    """Note a SIGINT or SIGTERM and keep running; a second one kills, as is Python's default.
 
-    Not so under torchrun: a Ctrl-C reaches every process, and torchrun passes it on to them once more. It kills those
-    that do not end within half a minute.
+    Under torchrun a second one is ignored: a Ctrl-C reaches every process, and torchrun sends it to them once more. It
+    kills those that do not end within half a minute.
     """
 
     def __init__(self) -> None:
@@ -34,9 +34,7 @@ class StopSignals:
                 self._former[number] = signal.signal(number, self._remember)
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._restore()
 
     def _remember(self, number: int, _frame: FrameType | None) -> None:

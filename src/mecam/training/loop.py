@@ -1,4 +1,4 @@
-"""The training loop: one recipe, from data to selected weights, in a run folder that survives anything.
+"""The training loop: from a recipe and its data to selected weights in a run folder.
 
 Steps are numbered as in the protocol: step 0 to `steps`, an update each, evaluated after step 0, k, 2k, ... and the
 last.
@@ -10,35 +10,25 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mecam import ranks
 from mecam.data.domains import DomainSet
 from mecam.data.open import open_data
-from mecam.recipe import Recipe
+from mecam.progress import Event, Progress, silent
+from mecam.recipe import Recipe, recipe_of
 from mecam.runs import RunFolder, claim, sessions
 from mecam.training.interrupt import Interrupted, StopSignals
 from mecam.training.machine import Machine, find_machine
-from mecam.training.nonfinite import BadStep, keep
+from mecam.training.nonfinite import BadStep, step_error
+from mecam.training.result import finish, validate
 from mecam.training.run import Run
+from mecam.training.state import load_state_dict, state_dict
+from mecam.training.step import start_tracking, train_step
 
-SAVE_EVERY = 60.0  # seconds between checkpoints, at the least: a checkpoint of a large network takes seconds itself
-LISTEN_EVERY = 10  # steps between two times that processes ask each other for signals
-
-
-@dataclass(frozen=True)
-class Progress:
-    """What a watcher is told after every step, and at every evaluation."""
-
-    step: int
-    steps: int
-    loss: float | None
-    record: dict[str, Any] | None
-
-
-Watcher = Callable[[Progress], None]
+SAVE_EVERY = 60.0  # least seconds between checkpoints: one of a large network takes seconds
+LISTEN_EVERY = 10  # steps between exchanges of received signals among processes
 Warn = Callable[[Warning], None]
 
 
@@ -47,25 +37,26 @@ def train(
     out: Path | str = "runs",
     *,
     device: str = "auto",
-    watch: Watcher | None = None,
+    progress: Progress = silent,
     data: DomainSet | None = None,
     warn: Warn = warnings.warn,
 ) -> RunFolder:
-    """Run the recipe in <out>/<run id>, or go on with it; a finished run is left as it is.
+    """Run the recipe in <out>/<run id>, or resume it; a finished run is left as it is.
 
-    One process at a time works on a run (ClaimedError), whoever starts it. `warn` gets a CircumstancesWarning if the
-    run resumes with another instruction set, torch version, device or number of threads.
+    One process at a time works on a run (ClaimedError), whoever starts it. `progress` is called after every step.
+    `warn` gets a CircumstancesWarning if the run resumes with another instruction set, torch version, device or number
+    of threads.
     """
     machine = find_machine(device, recipe.precision, deterministic=recipe.deterministic)
     folder = RunFolder(Path(out) / recipe.run_id)
     if ranks.from_first(folder.is_done()):
         return folder
-    run = Run(recipe, machine, open_data(recipe.data) if data is None else data)
+    run = Run(recipe, machine, open_data(recipe.data, on_error=recipe.on_error) if data is None else data)
     with claim(folder.path) if machine.writes else nullcontext() as guard, StopSignals() as signals:
         folder.guard = guard or folder.guard
         state = ranks.from_first(_begin(folder, recipe, machine, warn) if machine.writes else None)
         if not ranks.from_first(folder.is_done()):
-            _go(run, folder, state, signals, watch if watch is not None and machine.writes else lambda _: None)
+            _take_steps(run, folder, state, signals, progress if machine.writes else silent)
     return folder
 
 
@@ -77,52 +68,57 @@ def _begin(folder: RunFolder, recipe: Recipe, machine: Machine, warn: Warn) -> d
         change = sessions.resumed(last.get("environment"), environment)
         if change is not None:
             warn(change)  # which may refuse it: before the session is recorded
-    return folder.begin(recipe.to_dict(), environment, run_id=recipe.run_id)
+    values = recipe.to_dict()
+    if folder.run_file.exists() and recipe_of(folder.path) == recipe:  # perhaps written by another version
+        values = folder.read_run()["recipe"]
+    return folder.begin(values, environment, run_id=recipe.run_id)
 
 
-def _go(run: Run, folder: RunFolder, state: dict[str, Any] | None, signals: StopSignals, watch: Watcher) -> None:
+def _take_steps(
+    run: Run, folder: RunFolder, state: dict[str, Any] | None, signals: StopSignals, progress: Progress
+) -> None:
     """Train from the checkpoint's state, or from the start, to the end."""
     steps, first, saved = run.recipe.steps, 0, time.monotonic()
     on_cpu, writes = run.machine.device.type == "cpu", run.machine.writes
     if state is not None:
-        run.load_state_dict(state)
+        load_state_dict(run, state)
         first = state["step"] + 1
     if run.recipe.track:
-        run.track(folder.path / "tracking.jsonl", first - 1)
+        start_tracking(run, folder.path / "tracking.jsonl", first - 1)
     for step in range(first, steps + 1):
         if run.best.stopped:
             break
         try:
-            loss = run.step(step)
-            record = run.evaluate(step) if step % run.recipe.evaluate_every == 0 or step == steps else None
+            loss = train_step(run, step)
+            record = validate(run, step) if step % run.recipe.evaluate_every == 0 or step == steps else None
         except BadStep as bad:
-            state = run.state_dict(step - 1)
-            raise keep(folder.path, bad, state) if writes else FloatingPointError(bad.reason) from bad
+            state = state_dict(run, step - 1)
+            raise step_error(folder.path, bad, state) if writes else FloatingPointError(bad.reason) from bad
         if record is not None and writes:
             folder.append(record)
         if record is not None and ranks.from_first(time.monotonic() - saved > SAVE_EVERY):
             _save(run, folder, step)
             saved = time.monotonic()
         seen = None if loss is None or not (on_cpu or record) else float(loss)  # reading it makes a GPU wait
-        watch(Progress(step, steps, seen, record))
-        if number := _heard(signals, step):
+        progress(Event("step", step, steps, loss=seen, record=record))
+        if number := _signal(signals, step):
             _save(run, folder, step)
             raise Interrupted(number, step)
-    found = run.finish()
+    result = finish(run)
     if writes:
-        folder.write_model(found.weights, found.facts)
-        folder.write_predictions(found.predictions)
-        folder.finish(found.result)
+        folder.write_model(result.weights, result.facts)
+        folder.write_predictions(result.predictions)
+        folder.finish(result.metrics)
 
 
 def _save(run: Run, folder: RunFolder, step: int) -> None:
-    state = run.state_dict(step)
+    state = state_dict(run, step)
     if run.machine.writes:
         folder.save_checkpoint(state)
 
 
-def _heard(signals: StopSignals, step: int) -> int | None:
-    """The signal to stop at, the same in every process."""
+def _signal(signals: StopSignals, step: int) -> int | None:
+    """Return the signal to stop at, the same in every process."""
     if ranks.count() == 1:
         return signals.received
     if step % LISTEN_EVERY:

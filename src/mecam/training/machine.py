@@ -1,4 +1,4 @@
-"""The machine a run is on: its device, its precision, and what to write down about it."""
+"""The machine a run is on: its device, its precision and its description for run.json."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from mecam.training import environment
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a run runs."""
+    """The device and the precision of a run."""
 
     device: torch.device
     precision: str  # "fp32" or "bf16"
 
     @property
     def writes(self) -> bool:
-        """Whether this process is the one that writes files and talks."""
+        """Whether this process is the one that writes files and prints."""
         return ranks.rank() == 0
 
     @property
@@ -29,7 +29,7 @@ class Machine:
         return torch.bfloat16 if self.precision == "bf16" else None
 
     def describe(self) -> dict[str, Any]:
-        """The environment, for run.json."""
+        """Return the environment, for run.json."""
         gpu = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None
         return {
             **environment.describe(),
@@ -40,9 +40,9 @@ class Machine:
 
 
 def find_machine(device: str = "auto", precision: str = "auto", *, deterministic: bool = False) -> Machine:
-    """The machine by the words of the command line; under torchrun, this process's share of it.
+    """Return the machine for these options of the command line; under torchrun, the share of this process.
 
-    `deterministic`: of this process from now on, kernels that give the same bits each time, rather than the fastest.
+    `deterministic` makes this process use kernels that give the same bits each time, not the fastest ones.
     """
     if device == "auto":
         device = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
@@ -61,5 +61,5 @@ def find_machine(device: str = "auto", precision: str = "auto", *, deterministic
     if chosen.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it, before its first call
         torch.use_deterministic_algorithms(deterministic, warn_only=True)
-        torch.backends.cudnn.benchmark = False  # trying kernels took 20 s a process and found no faster step
+        torch.backends.cudnn.benchmark = False  # comparing kernels delays the start and finds no faster step
     return Machine(chosen, precision)

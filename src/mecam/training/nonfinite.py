@@ -1,73 +1,53 @@
-"""Numbers gone bad: noticed before they reach the weights, told with the step and the images, kept to look at."""
+"""Detect, report and save non-finite steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from mecam.methods.base import Batch
-from mecam.optim import SharpnessAware
-from mecam.optim._masked import masked_step
 from mecam.runs import RunError
+from mecam.training.feed import Feed, State
+
+Unread = tuple[int, State, Tensor]  # step, the feed before it, and the count of skipped steps on the device
 
 FOLDER = "nonfinite"
 SHOWN = 8  # names in the message; all are in the folder
 
 
 class NonFiniteError(RunError, FloatingPointError):
-    """A loss or gradient that is NaN or infinite, where the recipe asks to stop for one."""
+    """A gradient that is NaN or infinite, where the recipe asks to stop for one."""
 
 
 @dataclass(eq=False)
 class BadStep(Exception):
-    """What is known of such a step where it was taken."""
+    """A step whose gradient is not finite."""
 
     step: int
-    names: Sequence[str]  # of the batch's images
+    names: Sequence[str]  # the batch's images
     batch: Batch
     reason: str
 
 
-def who_looks(optimizer: torch.optim.Optimizer, device: torch.device) -> Literal["itself", "device", "host"]:
-    """Who sees to it that a step is finite: the optimizer, the device without being waited for, or Python."""
-    if isinstance(optimizer, SharpnessAware):
-        return "itself"
-    own = type(optimizer).__module__.startswith("torch.optim")
-    return "device" if device.type == "cuda" and own else "host"
+def require_none_skipped(unread: Sequence[Unread], feed: Feed) -> None:
+    """Read the counts of skipped steps from the device; raise BadStep for the first such step."""
+    counts = torch.stack([count for _, _, count in unread]).tolist() if unread else []
+    for (step, before, _), count in zip(unread, counts, strict=True):
+        if count:
+            names = feed.names(before)
+            feed.load(before.sampler, before.noise)
+            reason = "the gradient was not finite; that step was not taken, and later ones may have been"
+            raise BadStep(step, names, feed.next(step), reason)
 
 
-def is_finite(loss: Tensor, gradients: Iterable[Tensor | None]) -> Tensor:
-    """Whether the loss and all gradients are, on the device."""
-    present = [gradient for gradient in gradients if gradient is not None and gradient.numel()]
-    largest = torch._foreach_norm(present, torch.inf) if present else []
-    return torch.stack([loss.detach().float(), *(norm.float() for norm in largest)]).isfinite().all()
-
-
-def require_finite(loss: Tensor, gradients: Sequence[Tensor | None]) -> None:
-    """FloatingPointError if the loss or a gradient is not finite."""
-    if not is_finite(loss, gradients):
-        what = "the loss" if not loss.isfinite() else "a gradient"
-        raise FloatingPointError(f"{what} is not finite (the loss is {float(loss):g})")
-
-
-def step_if_finite(
-    optimizer: torch.optim.Optimizer, closure: Callable[[], Tensor], trained: nn.Module, skipped: Tensor
-) -> Tensor:
-    """A step of torch's optimizers that the device takes, or leaves out and counts; nobody waits for it."""
-    loss = closure()
-    finite = is_finite(loss, [parameter.grad for parameter in trained.parameters()])
-    masked_step(optimizer, finite)
-    skipped.add_(~finite)
-    return loss
-
-
-def finite_buffers(module: nn.Module) -> dict[str, Tensor]:
-    """A copy of the buffers that a pass changes, such as batch-norm statistics that are not frozen, to go back to."""
+def copy_buffers(module: nn.Module) -> dict[str, Tensor]:
+    """Copy the buffers that a pass changes, such as batch-norm statistics that are not frozen."""
     return {
         name: buffer.clone()
         for prefix, child in module.named_modules()
@@ -77,15 +57,39 @@ def finite_buffers(module: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def put_back(module: nn.Module, before: Mapping[str, Tensor]) -> None:
-    """Put buffers back that are no longer finite; nobody waits for the device."""
+def restore_buffers(module: nn.Module, before: Mapping[str, Tensor]) -> None:
+    """Restore buffers that are no longer finite, without a host sync."""
     for name, buffer in module.named_buffers():
         if name in before:
             buffer.copy_(torch.where(buffer.isfinite().all(), buffer, before[name]))
 
 
-def keep(folder: Path, bad: BadStep, state: dict[str, Any]) -> NonFiniteError:
-    """Write what there is to look at below the run's folder, and the error that says so."""
+def finite_or(new: Any, old: Any) -> Any:
+    """Return a method's new running state, or the old one if a tensor of the new one is not finite.
+
+    The device chooses, without a host sync. The host chooses if the two differ in anything but the values of tensors.
+    """
+    (leaves, shape), (former, old_shape) = tree_flatten(new), tree_flatten(old)
+    checks = [leaf.isfinite().all() for leaf in leaves if isinstance(leaf, Tensor)]
+    if not checks:
+        return new
+    finite = torch.stack(checks).all()
+    if shape != old_shape or not all(map(_interchangeable, leaves, former)):
+        return new if finite else old
+    pairs = zip(leaves, former, strict=True)
+    return tree_unflatten(
+        [torch.where(finite, *pair) if isinstance(pair[0], Tensor) else pair[0] for pair in pairs], shape
+    )
+
+
+def _interchangeable(new: Any, old: Any) -> bool:
+    if isinstance(new, Tensor) and isinstance(old, Tensor):
+        return (new.shape, new.dtype, new.device) == (old.shape, old.dtype, old.device)
+    return type(new) is type(old) and bool(new == old)
+
+
+def step_error(folder: Path, bad: BadStep, state: dict[str, Any]) -> NonFiniteError:
+    """Save the step's batch and the state of the run in the run's folder; return the error that reports it."""
     from mecam.runs import checkpoint
 
     place = folder / FOLDER

@@ -24,18 +24,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mecam.optim.registry import find
+from mecam.optim.registry import OPTIMIZERS, find
 from mecam.optim.schedules import Factor, by_name
 from mecam.recipe import Recipe, RecipeError
 
 
 def lr_factor(recipe: Recipe) -> Factor:
-    """The factor on lr at each step."""
+    """Return the factor on lr as a function of the step."""
     return by_name(recipe.lr_schedule, updates=recipe.steps + 1, warmup_steps=recipe.warmup)
 
 
 def rho_factor(recipe: Recipe) -> Factor:
-    """The factor on rho at each step."""
+    """Return the factor on rho as a function of the step."""
     return by_name(recipe.rho_schedule, updates=recipe.steps + 1, warmup_steps=recipe.rho_warmup)
 
 
@@ -48,11 +48,12 @@ def changes_rho(recipe: Recipe) -> bool:
 
 
 def initial_rho(recipe: Recipe) -> float | None:
-    """The rho that the factor applies to: the recipe's, or the optimizer's default; None where there is none."""
-    entry = find(recipe.optimizer)
-    if entry.sharpness_aware is None:
+    """Return the rho that the factor applies to: the recipe's or the optimizer's default; None without rho."""
+    entry = OPTIMIZERS.get(recipe.optimizer)  # None: an older version or another process had this optimizer
+    if entry is not None and entry.sharpness_aware is None:
         return None
-    return float(recipe.optimizer_settings.get("rho", entry.defaults["rho"]))
+    rho = recipe.optimizer_settings.get("rho", None if entry is None else entry.defaults.get("rho"))
+    return None if rho is None else float(rho)
 
 
 def check(recipe: Recipe) -> None:
@@ -86,7 +87,7 @@ class Rates:
         self._tensors = [{name: torch.zeros((), device=device) for name in held} for _ in groups]
 
     def set(self, step: int, rates: Sequence[float]) -> None:
-        """The values of this step; `rates` are the method's factors on lr, one a group."""
+        """Set the values of this step; `rates` are the method's factors on lr, one per group."""
         lr = self.lr * self.lr_factor(step)
         for number, (group, rate) in enumerate(zip(self.optimizer.param_groups, rates, strict=True)):
             group["lr"] = self._value(number, "lr", lr * rate)
@@ -94,6 +95,6 @@ class Rates:
                 group["rho"] = self._value(number, "rho", self.radii[number] * self.rho_factor(step))
 
     def _value(self, group: int, name: str, value: float) -> Any:
-        """The value, or the tensor that a graph reads, filled with it: also after a checkpoint put another there."""
+        """Return the value, or the tensor that a graph reads, filled with it, also after a checkpoint was loaded."""
         tensor: Tensor | None = self._tensors[group].get(name)
         return value if tensor is None else tensor.fill_(value)

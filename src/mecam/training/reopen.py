@@ -1,4 +1,4 @@
-"""The data of a run that was trained before, perhaps from another place."""
+"""Open the data of an earlier run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mecam.recipe import Recipe, is_known
 
 
 def reopen(run: Path, recipe: Recipe) -> DomainSet:
-    """The data of the run in this folder; where it is not found, an error that says whose it is and what to do.
+    """Return the data of the run in this folder; an error for missing data names the run and what to do.
 
     What cannot be read is left out, as the run may have done.
     """
@@ -21,7 +21,7 @@ def reopen(run: Path, recipe: Recipe) -> DomainSet:
         path = Path(recipe.data).expanduser()
         if path.is_dir():
             raise
-        what = str(error) if is_known(recipe.data) else _what_to_do(path)  # of a benchmark, where to get it
+        what = str(error) if is_known(recipe.data) else _what_to_do(path)  # a benchmark's error names its source
         raise DataError(f"the data of the run in {run} is not found: {what}") from error
 
 

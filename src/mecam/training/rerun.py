@@ -1,4 +1,4 @@
-"""A run once more, from its own recipe, and what came out otherwise: `mecam rerun`."""
+"""Repeat a run from its recipe and compare the results: `mecam rerun`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from mecam.data.domains import DomainSet
-from mecam.recipe import Recipe, RecipeError
+from mecam.progress import Progress, silent
+from mecam.recipe import recipe_of
 from mecam.runs import RunError, RunFolder, sessions
-from mecam.training.loop import Warn, Watcher, train
+from mecam.training.loop import Warn, train
 from mecam.training.reopen import reopen
 
 FILES = ("records.jsonl", "model.safetensors", "predictions.safetensors", "tracking.jsonl")
@@ -25,28 +26,27 @@ FILES = ("records.jsonl", "model.safetensors", "predictions.safetensors", "track
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a second run of a recipe found."""
+    """The comparison of a run with its repetition."""
 
     again: RunFolder
     differences: tuple[str, ...]  # the first in each of records, weights, predictions and result; none: the same bytes
-    surroundings: tuple[str, ...]  # in what the two environments differ
-    expected: str = ""  # the circumstances by which the bytes may differ, in words; none: the bytes should be the same
+    surroundings: tuple[str, ...]  # differences between the environments
+    expected: str = ""  # circumstances that explain differences; empty: the bytes should be the same
 
     @property
     def is_same(self) -> bool:
         return not self.differences
 
     def lines(self) -> list[str]:
-        """It all in words."""
+        """Return the lines to print."""
         surroundings = [f"the environments differ: {difference}" for difference in self.surroundings]
         if self.is_same:
             return [*surroundings, "the same bytes: records, weights, predictions and result"]
-        return [*surroundings, *(f"different: {difference}" for difference in self.differences), *self._explained()]
-
-    def _explained(self) -> list[str]:
-        if not self.expected:
-            return []
-        return [f"a possible cause: {self.expected}; results may differ in the last bits, and training amplifies that"]
+        lines = [*surroundings, *(f"different: {difference}" for difference in self.differences)]
+        if self.expected:
+            cause = "results may differ in the last bits, and training amplifies that"
+            lines.append(f"a possible cause: {self.expected}; {cause}")
+        return lines
 
 
 def rerun(
@@ -54,14 +54,14 @@ def rerun(
     out: Path | str,
     *,
     device: str = "auto",
-    watch: Watcher | None = None,
+    progress: Progress = silent,
     data: DomainSet | None = None,
     warn: Warn = warnings.warn,
 ) -> Comparison:
-    """Train the recipe of a finished run in `out`, where it has not been, and compare the two byte by byte."""
-    recipe = recipe_of(run)
+    """Train the recipe of a finished run once more, in `out`, and compare the two runs byte by byte."""
+    recipe = recipe_of(run.path)
     if not run.is_done():
-        raise RunError(f"{run.path} is not finished; there is nothing to compare with. Go on with it first")
+        raise RunError(f"{run.path} is not finished; there is nothing to compare with. Resume it first")
     run.verify()
     if RunFolder(Path(out) / recipe.run_id).is_done():
         raise RunError(f"{out} has that run already, finished; give another --out")
@@ -69,39 +69,30 @@ def rerun(
         data = reopen(run.path, recipe)
     there = _environments(run)
     with _threads(there[0].get("threads")):
-        again = train(recipe, out, device=device, watch=watch, data=data, warn=warn)
+        again = train(recipe, out, device=device, progress=progress, data=data, warn=warn)
     here = _environments(again)
     surroundings = tuple(_between(there[0], here[0]))
     return Comparison(again, tuple(_differences(run, again)), surroundings, _expected(there, here))
 
 
-def recipe_of(run: RunFolder) -> Recipe:
-    """What a run was asked for, from its run.json."""
-    try:
-        return Recipe(**run.read_run()["recipe"])
-    except (KeyError, TypeError) as error:
-        raise RecipeError(f"{run.run_file} holds no recipe that this mecam knows ({error})") from error
-
-
 def _environments(run: RunFolder) -> list[dict[str, Any]]:
-    """The environments in which the steps of a run were made, in order; a run without sessions.jsonl has one."""
-    found = sessions.used(run.read_sessions()) or [run.read_run()]
-    environments = [session.get("environment") for session in found]
+    """Return the environments of the sessions of a run, in order; a run without sessions.jsonl has one."""
+    environments = [session.get("environment") for session in sessions.used(run.read_sessions()) or [run.read_run()]]
     return [environment if isinstance(environment, dict) else {} for environment in environments]
 
 
 def _expected(there: list[dict[str, Any]], here: list[dict[str, Any]]) -> str:
-    """In what circumstances two runs differ, in words."""
-    found = [sessions.spelled(one) for one in sessions.differing([*there, *here])]
-    if not any(found):
+    """Describe the circumstances in which two runs differ."""
+    spelled = [sessions.spelled(one) for one in sessions.differing([*there, *here])]
+    if not any(spelled):
         return ""
-    one, other = (", then ".join(dict.fromkeys(part)) for part in (found[: len(there)], found[len(there) :]))
+    one, other = (", then ".join(dict.fromkeys(part)) for part in (spelled[: len(there)], spelled[len(there) :]))
     return f"{one} there and {other} here"
 
 
 @contextmanager
 def _threads(count: int | None) -> Iterator[None]:
-    """As many threads as the run had: sums over several may be rounded otherwise."""
+    """Use as many threads as the run had: sums over several may be rounded differently."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:
@@ -112,19 +103,15 @@ def _threads(count: int | None) -> Iterator[None]:
 
 def _differences(run: RunFolder, again: RunFolder) -> Iterator[str]:
     for name in FILES:
-        one, other = (_content(folder.path / name) for folder in (run, again))
+        one, other = (file.read_bytes() if file.exists() else None for file in (run.path / name, again.path / name))
         if one != other:
             yield f"{name}: {_first(name, run, again)}"
     for difference in islice(_between(run.read_result(), again.read_result()), 1):
         yield f"done.json: {difference}"
 
 
-def _content(file: Path) -> bytes | None:
-    return file.read_bytes() if file.exists() else None
-
-
 def _first(name: str, run: RunFolder, again: RunFolder) -> str:
-    """The first difference between two files of this name, in words."""
+    """Describe the first difference between two files of this name."""
     files = run.path / name, again.path / name
     missing = [str(file) for file in files if not file.exists()]
     if missing:
@@ -161,13 +148,13 @@ def _first_number(one: dict[str, Tensor], other: dict[str, Tensor]) -> str:
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """The numbers' bits, so that NaN equals itself and 0.0 is not -0.0."""
+    """Return the bits of the numbers, so that NaN equals itself and 0.0 is not -0.0."""
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return tensor.contiguous().view(kinds[tensor.element_size()])
 
 
 def _between(there: Any, here: Any, name: str = "") -> Iterator[str]:
-    """The leaves in which two JSON values differ."""
+    """Yield the leaves in which two JSON values differ."""
     if isinstance(there, dict) and isinstance(here, dict):
         for key in dict.fromkeys((*there, *here)):
             yield from _between(there.get(key), here.get(key), f"{name}.{key}" if name else key)

@@ -1,4 +1,4 @@
-"""A data set that lies on the GPU as it was stored, so that nothing is loaded while training and evaluating."""
+"""Keep a data set on the GPU as it was stored, so that training and evaluation load nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from mecam.data.domains import DomainSet
 
-SHARE = 0.4  # of the device's free memory that images may take
+SHARE = 0.4  # largest share of the device's free memory for images
 
 
 class Resident:
@@ -21,7 +21,7 @@ class Resident:
         self.images = [data.images(d, np.arange(len(data.labels(d)))).to(device) for d in domains]
 
     def take(self, domain: int, indices: Tensor) -> Tensor:
-        """These images of a domain."""
+        """Return these images of a domain."""
         return self.images[domain].index_select(0, indices)
 
 
@@ -29,18 +29,13 @@ _latest: dict[tuple[str, torch.device], Resident] = {}  # one at most
 
 
 def resident(data: DomainSet, device: torch.device) -> Resident | None:
-    """The data on the device, if that is a GPU with room for it; runs of one process share the latest data set."""
+    """Return the data on the device, if that is a GPU with room; runs of one process share the latest data set."""
     if device.type != "cuda":
         return None
     key = data.fingerprint, device
     if key not in _latest:
         _latest.clear()
-        if _fits(data, device):
+        needed = 3 * data.size[0] * data.size[1] * sum(len(data.labels(d)) for d in range(len(data.domains)))
+        if needed < SHARE * torch.cuda.mem_get_info(device)[0]:
             _latest[key] = Resident(data, device)
     return _latest.get(key)
-
-
-def _fits(data: DomainSet, device: torch.device) -> bool:
-    height, width = data.size
-    needed = 3 * height * width * sum(len(data.labels(d)) for d in range(len(data.domains)))
-    return needed < SHARE * torch.cuda.mem_get_info(device)[0]

@@ -1,4 +1,4 @@
-"""Which step's weights to keep: the one with the best source validation, the last, or (labelled so) the oracle's."""
+"""Select the step whose weights are kept: by source validation, the last one, or by the oracle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mecam.recipe import Selection
 
 
 class Best:
-    """The best step so far; ties go to the earliest. The target is looked at by the oracle alone."""
+    """The best step so far; ties go to the earliest. Only the oracle uses the target."""
 
     def __init__(self, selection: Selection) -> None:
         self.selection = selection
@@ -20,7 +20,7 @@ class Best:
         self.weights: dict[str, Tensor] = {}
         self.stopped = False  # whether the averaging has ended training
 
-    def offer(self, step: int, validation: float, oracle: float | None, weights: Mapping[str, Tensor]) -> None:
+    def offer(self, step: int, validation: float | None, oracle: float | None, weights: Mapping[str, Tensor]) -> None:
         """Consider the weights evaluated after this step."""
         value = {"validation": validation, "oracle": oracle, "last": float(step)}[self.selection]
         if value is not None and value > self.value:

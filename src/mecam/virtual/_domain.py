@@ -1,49 +1,56 @@
-"""What all virtual domains share: hooks that do nothing until `active()`, and randomness of their own."""
+"""The base class of virtual domains: hooks that are inert outside `active()`, and their own random numbers."""
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
+from typing_extensions import Self
 
-from mecam.virtual import _checks
+from mecam.hyperparameters import Hyperparameter
 from mecam.virtual._draws import Draw, Seeds, draw_seed, needs_default_generator
 from mecam.virtual._layers import find_layer
 
 Layers = str | nn.Module | Iterable[str | nn.Module]
+P = Hyperparameter("probability that a call of a layer mixes", high=1)
+BLOCKS = Hyperparameter("equal blocks of the batch; partners come from another block", low=2, integer=True)
 
 
 class VirtualDomain(ABC):
     """A change of style inside a model, inert unless switched on: `with domain.active(): loss = model(x)`.
 
     - `active()` is the only switch: train or eval mode does not matter. It may be nested; the outermost counts.
-    - Randomness: entering `active()` draws one seed from `generator` (default: torch's global CPU generator), and every
+    - Random: entering `active()` draws one seed from `generator` (default: torch's global CPU generator), and every
       number of that activation comes from it. So `torch.manual_seed` reproduces a run, resuming needs no extra state,
       and dropout in the same pass draws what it would draw without the virtual domain. Compiled code and CUDA graphs
       draw from the device's default generator instead, since they would freeze a private one. Under DDP each rank
       draws its own numbers if its global generator is seeded on its own.
-    - `p` is drawn at every call of a layer, as in the published code, and on the device, so the host never waits; a
-      batch left alone is bit for bit as it was.
-    - Copies: a virtual domain is a switch. A deep copy of the model hangs on the same switch, and a deep copy of the
-      switch is the switch itself. Pickled in one go, model and domain come back tied together; a model pickled alone
-      comes back with hooks that stay inert. `detach()` frees the modules given to `attach`, not their copies.
+    - `p` is drawn at every call of a layer, as in the published code, and on the device, without a host sync; a
+      batch that is not mixed keeps its bits.
+    - Copies: a deep copy of the model uses the same switch, and a deep copy of a virtual domain is the domain itself.
+      Model and domain pickled together stay connected; a model pickled alone has inert hooks. `detach()` removes the
+      hooks from the modules given to `attach`, not from their copies.
     - Activation checkpointing recomputes a layer with the numbers it had, provided backward runs inside `active()`.
-    - `torch.compile`: attach before the first compiled call. Dynamo does not look for hooks added later; the warning
-      that `active()` gives when no layer ran is about that.
+    - `torch.compile`: attach before the first compiled call. Dynamo ignores hooks added later; `active()` then warns
+      that no layer ran.
     """
+
+    name: ClassVar[str]
+    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {"p": P}
 
     def __init__(self, *, p: float, generator: torch.Generator | None) -> None:
         if generator is not None and generator.device.type != "cpu":
-            raise ValueError(f"generator must live on the CPU, where the seeds are drawn, got {generator.device}")
-        self.p = _checks.probability("p", p)
+            raise ValueError(f"generator must be on the CPU, got {generator.device}")
+        self._check(p=p)
+        self.p = p
         self._generator = generator
         self._handles: list[RemovableHandle] = []
         self._seeds: Seeds | None = None
-        # Apart from `_seeds`, so that compiled code guards on a plain boolean.
+        # Separate from `_seeds`, so that compiled code guards on a plain boolean.
         self._on = False
         self._ran = False
 
@@ -69,7 +76,7 @@ class VirtualDomain(ABC):
 
     @abstractmethod
     def attach(self, model: nn.Module, layers: Layers) -> Self:
-        """Act on these layers of the model, given by dotted name or as modules; returns self."""
+        """Act on these layers of the model, given by dotted name or as modules; return self."""
 
     def detach(self) -> None:
         """Remove the hooks that `attach` registered."""
@@ -79,16 +86,22 @@ class VirtualDomain(ABC):
 
     @abstractmethod
     def _mix(self, x: Tensor, draw: Draw) -> Tensor:
-        """The formula of this domain with the numbers of `draw`, in draw.dtype: single or double precision."""
+        """Apply the formula of this domain with the numbers of `draw`, in draw.dtype: float32 or float64."""
 
     def _apply(self, draw: Draw, x: Tensor) -> Tensor:
         mixed = self._mix(x, draw).to(x.dtype)
         return mixed if self.p == 1 else torch.where(draw.happens(self.p), mixed, x)
 
+    def _check(self, **values: float | None) -> None:
+        """Refuse a hyperparameter outside its range; None stands for one that is not given."""
+        for name, value in values.items():
+            if value is not None:
+                self.hyperparameters[name].check(type(self).__name__, name, value)
+
     def _draw(self, x: Tensor, layer: str) -> Draw | None:
-        """The numbers for this call of a layer; None where it must stay as it is."""
+        """Return the random numbers for this call of a layer, or None where the layer must not change."""
         if not x.is_floating_point():
-            raise TypeError(f"{spoken(layer)} carries {x.dtype}; a virtual domain needs floating-point values")
+            raise TypeError(f"{layer_label(layer)}: a virtual domain needs floating-point values, got {x.dtype}")
         self._ran = True
         if needs_default_generator(x):
             return Draw.like(x, None)
@@ -96,18 +109,20 @@ class VirtualDomain(ABC):
         return None if seed is None else Draw.like(x, seed)
 
     def _resolve(self, model: nn.Module, layers: Layers) -> list[tuple[str, nn.Module]]:
-        """Name and module of every layer, all checked before the first hook is registered."""
-        found = [find_layer(model, layer) for layer in ([layers] if isinstance(layers, str | nn.Module) else layers)]
-        if not found:
-            raise ValueError("no layers given to attach to")
+        """Return name and module of every layer, all checked before the first hook is registered."""
+        resolved = [find_layer(model, layer) for layer in ([layers] if isinstance(layers, str | nn.Module) else layers)]
+        if not resolved:
+            raise ValueError("attach needs at least one layer")
         seen: list[nn.Module] = []
-        for name, module in found:
-            if self._hangs_on(module) or any(module is other for other in seen):
-                raise ValueError(f"this {type(self).__name__} is already attached to {spoken(name)}; detach() it first")
+        for name, module in resolved:
+            if self._is_attached_to(module) or any(module is other for other in seen):
+                raise ValueError(
+                    f"this {type(self).__name__} is already attached to {layer_label(name)}; detach() it first"
+                )
             seen.append(module)
-        return found
+        return resolved
 
-    def _hangs_on(self, module: nn.Module) -> bool:
+    def _is_attached_to(self, module: nn.Module) -> bool:
         hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
         return any(getattr(hook, "domain", None) is self for hook in hooks)
 
@@ -118,17 +133,17 @@ class VirtualDomain(ABC):
         return {**self.__dict__, "_on": False, "_seeds": None}
 
 
-def spoken(layer: str) -> str:
-    """How a layer is called in a message; the model itself has the empty name."""
+def layer_label(layer: str) -> str:
+    """Return a layer's name for a message; the model itself has the empty name."""
     return f"layer {layer!r}" if layer else "the model"
 
 
 def with_first_tensor(values: tuple[Any, ...] | list[Any], change: Callable[[Tensor], Tensor], layer: str) -> Any:
-    """A tuple or list of the same kind, its first tensor changed."""
+    """Return a tuple or list of the same type with its first tensor changed."""
     changed = list(values)
-    rebuild = getattr(values, "_make", type(values))  # a named tuple takes its fields one by one
+    rebuild = getattr(values, "_make", type(values))  # a named tuple takes its fields as separate arguments
     for index, value in enumerate(changed):
         if isinstance(value, Tensor):
             changed[index] = change(value)
             return rebuild(changed)
-    raise TypeError(f"{spoken(layer)} carries no tensor among its {len(changed)} values")
+    raise TypeError(f"{layer_label(layer)} has no tensor among its {len(changed)} values")

@@ -1,4 +1,4 @@
-"""The random numbers of a virtual domain, kept apart from torch's own stream so that dropout never notices them."""
+"""Random numbers of virtual domains, separate from torch's global stream so that dropout is unaffected."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from torch import Tensor
 
 
 def draw_seed(generator: torch.Generator | None) -> int:
-    """One seed from `generator`, or from torch's global CPU generator."""
+    """Draw a seed from `generator`, or from torch's global CPU generator."""
     return int(torch.randint(2**63 - 1, (), device="cpu", generator=generator))
 
 
 class Seeds:
-    """The seeds of one activation: a fresh one for every layer call."""
+    """The seeds of one activation, a new one for every layer call."""
 
     def __init__(self, seed: int) -> None:
         self._stream = torch.Generator("cpu").manual_seed(seed)
         self._calls: defaultdict[str, list[int]] = defaultdict(list)
 
     def take(self, layer: str) -> int | None:
-        """The seed of this call of `layer`; None where activation checkpointing recomputes a call made while inert."""
+        """Return the seed of this call of `layer`; None where activation checkpointing recomputes an inert call."""
         calls = self._calls[layer]
         if _inside_backward():
             # Backward visits calls in reverse, so the latest seed not yet replayed belongs to this recomputation.
@@ -34,13 +34,13 @@ def _inside_backward() -> bool:
 
 
 def needs_default_generator(x: Tensor) -> bool:
-    """A compiled or captured graph would replay a private generator's numbers for ever."""
+    """Return whether the call is compiled or captured, which would replay a private generator's numbers."""
     return torch.compiler.is_compiling() or (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
 @dataclass(frozen=True)
 class Draw:
-    """The random numbers of one layer call, wanted on `device` as `dtype`; no generator means torch's default one."""
+    """Draw the random numbers of one layer call, on `device` in `dtype`; without a generator, from torch's default."""
 
     device: torch.device
     dtype: torch.dtype
@@ -48,31 +48,31 @@ class Draw:
 
     @classmethod
     def like(cls, x: Tensor, seed: int | None) -> "Draw":
-        """For x; half precision is mixed, and so drawn for, in single."""
+        """Return the numbers for x; half precision is mixed in float32."""
         generator = None if seed is None else torch.Generator(_source(x.device)).manual_seed(seed)
         return cls(x.device, torch.promote_types(x.dtype, torch.float32), generator)
 
     def happens(self, p: float) -> Tensor:
-        """A boolean scalar, true with probability p; it stays on the device, so the host never waits for it."""
+        """Draw a boolean scalar, true with probability p, on the device and without a host sync."""
         return (self._uniform(()) < p).to(self.device)
 
     def uniform(self, count: int, high: float) -> Tensor:
-        """U(0, high), one a sample."""
+        """Draw from U(0, high), once per sample."""
         return self._deliver(high * self._uniform((count,)))
 
     def normal(self, *size: int) -> Tensor:
-        """N(0, 1)."""
+        """Draw from N(0, 1)."""
         source = _source(self.device)
         return self._deliver(torch.randn(size, dtype=torch.float64, device=source, generator=self.generator))
 
     def beta(self, alpha: float, count: int) -> Tensor:
-        """Beta(alpha, alpha), one a sample: the first coordinate of a Dirichlet(alpha, alpha)."""
-        # torch.distributions takes no generator. In single precision Beta(.1, .1) underflows once in some 10^4 draws.
+        """Draw from Beta(alpha, alpha), once per sample: the first coordinate of a Dirichlet(alpha, alpha)."""
+        # torch.distributions takes no generator. In float32 Beta(.1, .1) underflows about once in 10^4 draws.
         concentration = torch.full((count, 2), alpha, dtype=torch.float64, device=_source(self.device))
         return self._deliver(torch._sample_dirichlet(concentration, generator=self.generator)[:, 0])
 
     def partner(self, count: int, domains: int | None) -> Tensor:
-        """Whom each sample is mixed with: a random permutation, or one that takes every block to another block."""
+        """Draw each sample's partner: a random permutation, or one that maps every block to another block."""
         if domains is None:
             return self._uniform((count,)).argsort().to(self.device)
         size, rest = divmod(count, domains)
@@ -91,10 +91,10 @@ class Draw:
         return torch.rand(size, dtype=torch.float64, device=_source(self.device), generator=self.generator)
 
     def _deliver(self, numbers: Tensor) -> Tensor:
-        # The type first: not every device holds doubles.
+        # Cast first: not every device supports float64.
         return numbers.to(self.dtype).to(self.device)
 
 
 def _source(device: torch.device) -> torch.device:
-    """Where numbers are drawn: on the device itself where it has doubles and gamma variates, else on the host."""
+    """Return where to draw: on the device if it has float64 and gamma sampling, else on the CPU."""
     return device if device.type in ("cpu", "cuda") else torch.device("cpu")

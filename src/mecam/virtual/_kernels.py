@@ -1,11 +1,12 @@
-"""The style of channels-last maps, and a change of it, as Triton kernels: a map is read and written once.
+"""Compute and change the style of channels-last maps in two Triton kernels, which read and write each map once.
 
-A map (B, C, L) is channels last when its channels lie side by side: each sample is then a matrix, a row a position, a
-column a channel.
+Buys: MixStyle in MeCAM's meta pass takes 0.7 instead of 3.7 ms on an H200 (benchmarks/results/gpu.md).
+
+In a channels-last map (B, C, L) each sample is a matrix with a row per position and a column per channel.
 """
 
 # mypy: ignore-errors
-# Triton's language is not Python's, and Triton is not everywhere this file is checked.
+# Triton's language is not Python's, and Triton may be missing where this file is checked.
 from __future__ import annotations
 
 import torch
@@ -17,7 +18,7 @@ ROWS = 64
 
 
 def style(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Variance (unbiased) and mean of each channel over the positions, in single precision: both (B, C, 1)."""
+    """Return the unbiased variance and the mean of each channel over positions, in float32: both (B, C, 1)."""
     count, channels, positions = x.shape
     var, mean = (torch.empty(count, channels, 1, dtype=torch.float32, device=x.device) for _ in range(2))
     columns = min(32, triton.next_power_of_2(channels))
@@ -27,7 +28,7 @@ def style(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def affine(x: Tensor, a: Tensor, b: Tensor | None) -> Tensor:
-    """a x + b for a and b of shape (B, C, 1), contiguous and in single precision; None: 0."""
+    """Return a x + b for contiguous float32 a and b (B, C, 1); None stands for 0."""
     count, channels, positions = x.shape
     out = torch.empty_like(x)
     columns = min(128, triton.next_power_of_2(channels))

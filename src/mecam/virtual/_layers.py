@@ -1,15 +1,15 @@
-"""Find a layer in a model by name, and what the model says about its tokens."""
+"""Find a layer in a model, and the layout of its output."""
 
 from difflib import get_close_matches
 
 from torch import nn
 
-# The names under which DDP, torch.compile, FSDP and activation checkpointing hold what they wrap.
+# Attributes under which DDP, torch.compile, FSDP and activation checkpointing hold the wrapped module.
 _WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 
 
 def find_layer(model: nn.Module, layer: str | nn.Module) -> tuple[str, nn.Module]:
-    """The full name and the module of a layer given by either."""
+    """Return the full name and the module of a layer given by either."""
     name, module = _find_name(model, layer) if isinstance(layer, str) else _find_module(model, layer)
     if isinstance(module, nn.ModuleList | nn.ModuleDict) and type(module).forward is nn.Module.forward:
         inside = ", ".join(f"{name}.{child}" for child, _ in module.named_children())
@@ -31,7 +31,7 @@ def _find_name(model: nn.Module, layer: str) -> tuple[str, nn.Module]:
     if layer in modules:
         return layer, modules[layer]
     matches = [name for name in modules if name and _unwrapped(name) == _unwrapped(layer)]
-    # A wrapper and what it wraps share their bare name; the innermost is the layer itself.
+    # A wrapper and the wrapped module share their bare name; the innermost is the layer itself.
     if matches:
         name = max(matches, key=len)
         return name, modules[name]
@@ -51,9 +51,9 @@ def _suggestion(layer: str, names: list[str]) -> str:
 
 
 def prefix_tokens(model: nn.Module, name: str) -> int:
-    """How many tokens come before the patches: what the model says (timm, DINOv2), else 1, a class token.
+    """Return the number of tokens before the patches: the model's attribute (timm, DINOv2), else 1, a class token.
 
-    timm's models that say nothing and have no class token (MLP-Mixer, LeViT) have none.
+    timm models without the attribute and without a class token (MLP-Mixer, LeViT) have none.
     """
     prefix = _nearest(model, name, "num_prefix_tokens")
     if isinstance(prefix, int):
@@ -66,15 +66,15 @@ def prefix_tokens(model: nn.Module, name: str) -> int:
 
 
 def ends_with_channels(model: nn.Module, name: str) -> bool:
-    """Whether maps are (B, H, W, C): no shape can tell, but timm's Swin, MambaOut and their like say so."""
+    """Return whether maps are (B, H, W, C), by the attribute that timm's Swin, MambaOut and others have."""
     fmt = _nearest(model, name, "output_fmt")
-    if fmt is None:  # SAM's encoder says so at its patch embedding alone
+    if fmt is None:  # SAM's encoder has it at its patch embedding alone
         fmt = getattr(_nearest(model, name, "patch_embed"), "output_fmt", None)
     return fmt == "NHWC"
 
 
 def _nearest(model: nn.Module, name: str, attribute: str) -> object:
-    """An attribute of the layer, or of the closest module around it that has one."""
+    """Return an attribute of the layer, or of the closest enclosing module that has it."""
     parts = name.split(".") if name else []
     for depth in range(len(parts), -1, -1):
         value = getattr(model.get_submodule(".".join(parts[:depth])), attribute, None)

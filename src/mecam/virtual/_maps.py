@@ -1,4 +1,4 @@
-"""Styles of channels-last maps on a GPU, where a few operations of torch's would read and write the map many times."""
+"""Styles of channels-last maps on a GPU, by kernels that read and write the map once."""
 
 from functools import cache
 from types import ModuleType
@@ -12,20 +12,20 @@ from mecam.virtual._style import EPS
 
 
 def has_kernels(x: Tensor) -> bool:
-    """Whether x (B, C, L) is a map that the functions below take."""
+    """Return whether the functions below support the map x (B, C, L)."""
     if not x.is_cuda or torch.compiler.is_compiling() or x.dtype == torch.float64:
         return False
     return _is_channels_last(x) and _kernels() is not None
 
 
 def style_of_map(x: Tensor) -> tuple[Tensor, Tensor]:
-    """mu and sqrt(var + eps) as of `style`, in single precision."""
+    """Return mu and sqrt(var + eps) as `style` does, in float32."""
     var, mu = _kernels().style(x)  # type: ignore[union-attr]
     return mu, (var + EPS).sqrt()
 
 
 def affine_map(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """a x + b with constant a and b of shape (B, C, 1), in x's precision."""
+    """Return a x + b with constant a and b (B, C, 1), in the dtype of x."""
     out: Tensor = _Affine.apply(x, a, b)  # type: ignore[no-untyped-call]
     return out
 
@@ -52,9 +52,9 @@ def _is_channels_last(x: Tensor) -> bool:
 
 @cache
 def _kernels() -> ModuleType | None:
-    """The kernels, where there is a Triton that works."""
+    """Return the kernels if Triton works."""
     try:
         from mecam.virtual import _kernels
-    except Exception:  # without Triton, or with a broken one, torch's own operations do
+    except Exception:  # Triton is missing or broken: torch operations are used
         return None
     return _kernels

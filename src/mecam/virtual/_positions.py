@@ -1,4 +1,4 @@
-"""One shape for maps and tokens: (B, C, L), a channel's values over L positions."""
+"""Bring maps and tokens to one shape (B, C, L), with L positions per channel."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Layout:
-    """Where tokens keep their batch and how many class and register tokens come first; where maps keep channels."""
+    """The axes of tokens and maps, and the number of class and register tokens."""
 
     prefix_tokens: int
     batch_first: bool
@@ -22,7 +22,7 @@ def over_positions(x: Tensor, mix: Callable[[Tensor], Tensor], layout: Layout, l
         return mix(x.flatten(1, 2).mT).mT.reshape(x.shape).contiguous()
     if x.ndim == 4:
         mixed = mix(x.flatten(2)).view(x.shape)
-        # flattening a channels-last map makes a contiguous copy: back to the layout that the next layer is fast in
+        # flattening a channels-last map copies it; restore the layout for the next layer
         last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
         return mixed.contiguous(memory_format=torch.channels_last) if last else mixed
     if x.ndim == 3:

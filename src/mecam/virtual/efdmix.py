@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
-from mecam.virtual import _checks
 from mecam.virtual._draws import Draw
-from mecam.virtual._features import FeatureDomain
+from mecam.virtual._features import PartnerDomain
 
 
 def mix_distribution(x: Tensor, lam: Tensor, partner: Tensor) -> Tensor:
@@ -16,24 +15,14 @@ def mix_distribution(x: Tensor, lam: Tensor, partner: Tensor) -> Tensor:
     return x + (1 - lam[:, None, None]) * (matched - x.detach())
 
 
-class EFDMix(FeatureDomain):
-    """Exact feature distribution mixing on the output of the attached layers; lam ~ Beta(alpha, alpha), one a sample.
+class EFDMix(PartnerDomain):
+    """Exact feature distribution mixing on the output of the attached layers; lam ~ Beta(alpha, alpha) per sample.
 
     The partner's values carry gradient. `domains` and `p` as in MixStyle; the original trains with p=0.5. A batch of
-    one sample stays as it is; a map of one position has a distribution, one value, and is mixed.
+    one sample is not changed; a map of one position is mixed.
     """
 
-    def __init__(
-        self,
-        p: float = 1.0,
-        alpha: float = 0.1,
-        *,
-        domains: int | None = None,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__(p=p, generator=generator)
-        self.alpha = _checks.positive("alpha", alpha)
-        self.domains = _checks.domain_count(domains)
+    name = "efdmix"
 
     def _mix(self, x: Tensor, draw: Draw) -> Tensor:
         count = x.shape[0]

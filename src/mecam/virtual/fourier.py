@@ -1,15 +1,16 @@
-"""Fourier amplitude mixing: keep an image's phase, borrow another's amplitude (Xu et al., CVPR 2021, FACT)."""
+"""Fourier amplitude mixing: keep an image's phase and mix in another's amplitude (Xu et al., CVPR 2021, FACT)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import Self
 
-from mecam.virtual import _checks
-from mecam.virtual._domain import Layers, VirtualDomain, spoken, with_first_tensor
+from mecam.hyperparameters import Hyperparameter
+from mecam.virtual._domain import BLOCKS, Layers, P, VirtualDomain, layer_label, with_first_tensor
 from mecam.virtual._draws import Draw
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -17,7 +18,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 def mix_amplitude(pixels: Tensor, lam: Tensor, partner: Tensor) -> Tensor:
-    """Amplitude (1 - lam) A(x) + lam A(x_j), phase of x; pixels are (B, C, H, W)."""
+    """Return images with amplitude (1 - lam) A(x) + lam A(x_j) and the phase of x; pixels are (B, C, H, W)."""
     spectrum = torch.fft.rfft2(pixels)
     amplitude = spectrum.abs()
     lam = lam[:, None, None, None]
@@ -27,12 +28,19 @@ def mix_amplitude(pixels: Tensor, lam: Tensor, partner: Tensor) -> Tensor:
 
 
 class Fourier(VirtualDomain):
-    """Amplitude mixing on the images a model is given; lam ~ U(0, eta), one a sample.
+    """Amplitude mixing on the input images of a model; lam ~ U(0, eta) per sample.
 
-    It acts on pixels in [0, 1]: `mean` and `std` undo the normalisation of the images before, and redo it after, since
-    subtracting a mean changes amplitude and phase at frequency zero; values outside [0, 1] are clipped. For images that
-    are not normalised give zeros and ones. `domains` and `p` as in MixStyle. A batch of one sample stays as it is.
+    It acts on pixels in [0, 1]: `mean` and `std` undo the normalization before and redo it after, since subtracting a
+    mean changes amplitude and phase at frequency zero; values outside [0, 1] are clipped. For images that are not
+    normalized give zeros and ones. `domains` and `p` as in MixStyle. A batch of one sample is not changed.
     """
+
+    name = "fourier"
+    hyperparameters = {
+        "p": P,
+        "eta": Hyperparameter("largest share of the partner's amplitude", high=1, open_low=True),
+        "domains": BLOCKS,
+    }
 
     def __init__(
         self,
@@ -45,17 +53,16 @@ class Fourier(VirtualDomain):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(p=p, generator=generator)
-        if not 0 < eta <= 1:
-            raise ValueError(f"eta must lie in (0, 1], got {eta!r}")
+        self._check(eta=eta, domains=domains)
         if len(mean) != len(std):
-            raise ValueError(f"mean and std must have one value a channel, got {len(mean)} and {len(std)}")
-        self.eta = eta
-        self.domains = _checks.domain_count(domains)
-        self.mean = tuple(mean)
-        self.std = tuple(_checks.positive("std", value) for value in std)
+            raise ValueError(f"mean and std must have one value per channel, got {len(mean)} and {len(std)}")
+        if not all(0 < value < float("inf") for value in std):
+            raise ValueError(f"std must be positive and finite, got {std!r}")
+        self.eta, self.domains = eta, domains
+        self.mean, self.std = tuple(mean), tuple(std)
 
     def attach(self, model: nn.Module, layers: Layers | None = None) -> Self:
-        """Act on the first tensor the model is called with, or that each of `layers` is called with; returns self."""
+        """Act on the first tensor that the model, or each of `layers`, is called with; return self."""
         for name, module in self._resolve(model, model if layers is None else layers):
             hook = _InputHook(self, name)
             self._handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
@@ -64,8 +71,8 @@ class Fourier(VirtualDomain):
     def _at_input(self, layer: str, x: Tensor) -> Tensor:
         if x.ndim != 4 or x.shape[1] != len(self.mean):
             raise ValueError(
-                f"{spoken(layer)} was called with a tensor of shape {tuple(x.shape)}: Fourier needs images "
-                f"(B, {len(self.mean)}, H, W), one channel for each value of mean and std"
+                f"{layer_label(layer)} was called with a tensor of shape {tuple(x.shape)}: Fourier needs images "
+                f"(B, {len(self.mean)}, H, W), one channel per value of mean and std"
             )
         draw = self._draw(x, layer)
         return x if draw is None else self._apply(draw, x)
@@ -79,7 +86,7 @@ class Fourier(VirtualDomain):
         mixed = mix_amplitude(pixels, draw.uniform(count, self.eta), partner)
         return self._normalise(mixed.clamp(0, 1))
 
-    # Channel by channel with Python numbers: a tensor of constants would have to be copied to the device, which waits.
+    # Per channel with Python numbers: copying a tensor of constants to the device would synchronize.
     def _denormalise(self, x: Tensor) -> Tensor:
         channels = zip(x.unbind(1), self.mean, self.std, strict=True)
         return torch.stack([channel * std + mean for channel, mean, std in channels], dim=1)
@@ -91,7 +98,7 @@ class Fourier(VirtualDomain):
 
 @dataclass(frozen=True, eq=False)
 class _InputHook:
-    """A forward pre-hook that can be pickled, and that only its domain's switch wakes."""
+    """A picklable forward pre-hook, inert unless its domain is active."""
 
     domain: Fourier
     layer: str

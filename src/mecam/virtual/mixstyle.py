@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
-from mecam.virtual import _checks
 from mecam.virtual._draws import Draw
-from mecam.virtual._features import FeatureDomain
+from mecam.virtual._features import PartnerDomain
 from mecam.virtual._maps import affine_map, has_kernels, style_of_map
 from mecam.virtual._style import style
 
@@ -13,8 +12,7 @@ from mecam.virtual._style import style
 def mix_style(x: Tensor, lam: Tensor, partner: Tensor) -> Tensor:
     """(x - mu)/sig * (lam sig + (1 - lam) sig_j) + lam mu + (1 - lam) mu_j; x is (B, C, L), mu and sig detached.
 
-    As a x + b with one a and b for each sample and channel. Everything is computed in the
-    higher of their precisions.
+    Computed as a x + b with one a and b per sample and channel, in the higher of the two precisions.
     """
     dtype = torch.promote_types(x.dtype, lam.dtype)
     fast = has_kernels(x) and dtype == torch.float32
@@ -28,26 +26,16 @@ def mix_style(x: Tensor, lam: Tensor, partner: Tensor) -> Tensor:
     return torch.addcmul(b, x.to(dtype), a)
 
 
-class MixStyle(FeatureDomain):
-    """MixStyle on the output of the attached layers; lam ~ Beta(alpha, alpha), one a sample.
+class MixStyle(PartnerDomain):
+    """MixStyle on the output of the attached layers; lam ~ Beta(alpha, alpha) per sample.
 
     `domains=None` pairs samples by a random permutation. `domains=S` reads the batch as S equal blocks in order, and
-    every partner comes from another block. `p` is the probability that a call of a layer mixes at all: 1 here, for
-    MeCAM's meta pass; 0.5 in the original, which trains with it. A batch of one sample and a map of one position, whose
-    style is undefined, stay as they are.
+    every partner comes from another block. `p` is the probability that a call of a layer mixes: 1 here, for MeCAM's
+    meta pass; 0.5 in the original, which trains with it. A batch of one sample and a map of one position, whose style
+    is undefined, are not changed.
     """
 
-    def __init__(
-        self,
-        p: float = 1.0,
-        alpha: float = 0.1,
-        *,
-        domains: int | None = None,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__(p=p, generator=generator)
-        self.alpha = _checks.positive("alpha", alpha)
-        self.domains = _checks.domain_count(domains)
+    name = "mixstyle"
 
     def _mix(self, x: Tensor, draw: Draw) -> Tensor:
         count, _, positions = x.shape

@@ -1,0 +1,274 @@
+"""Measure finished runs: `mecam curvature`, `spectrum` and `landscape`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mecam.analysis import compare_landscapes, plot_tracking, table5
+from mecam.analysis import curvature as curvatures
+from mecam.analysis import spectrum as spectra
+from mecam.analysis._figure import check_ending
+from mecam.analysis.runs import objective_of, virtual_domain_of
+from mecam.analysis.tracked import FEWEST, Record, Summary, read, summary
+from mecam.benchmark import results as benchmarks
+from mecam.benchmark.records_file import read_records
+from mecam.benchmark.results import Result, read_runs
+from mecam.progress import Progress, named, silent
+from mecam.recipe import Recipe
+from mecam.runs import RunError, find_runs, write_atomic
+from mecam.training.machine import find_machine
+
+CURVATURE = "curvature.json"  # in a run's folder, for the page
+TRACKING = "tracking.jsonl"  # there too, of a run that was trained with track=k
+# by default, for a spectrum: a product takes 1.6 ms per image on one core (resnet8), and a density takes 130 of them
+SPECTRUM_IMAGES = 512
+STEPS, REPEATS = 30, 3  # of a density
+
+
+@dataclass(frozen=True)
+class Curvatures:
+    """The curvature of runs: by run, in the rows of a table, and while training where that was tracked."""
+
+    measured: Sequence[table5.Measured]
+    rows: Mapping[str, table5.Row]
+    summaries: Mapping[str, Summary]
+    notes: Sequence[str]
+    files: Sequence[Path]  # the figures
+
+    def text(self) -> str:
+        trained = [f"{name}, while training\n{summary.text()}" for name, summary in self.summaries.items()]
+        table = table5.table(self.rows, stars=table5.incomparable(self.rows) is None)
+        blocks = [table, "\n".join(self.notes), *trained, "\n".join(map(str, self.files))]
+        return "\n\n".join(filter(None, blocks))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all numbers, for JSON: by row, and by run."""
+        by_path = {one.result.path: one for one in self.measured}
+        comparable = len(self.rows) > 1 and table5.incomparable(self.rows) is None
+        smallest = table5.best(self.rows) if comparable else {}
+        runs = {}
+        for name, result in table5.named([one.result for one in self.measured]).items():
+            one, recipe = by_path[result.path], result.recipe
+            place = {"run": str(result.path), "data": result.data, "target": recipe.target, "seed": recipe.seed}
+            summary = self.summaries.get(name)
+            training = {} if summary is None else {"training": summary.to_dict()}
+            runs[name] = {**place, **one.curvature.to_dict(one.exact), **training}
+        rows = {name: {**row.to_dict(), "best": _marks(row, smallest)} for name, row in self.rows.items()}
+        return {"rows": rows, "runs": runs, "notes": list(self.notes)}
+
+
+def curvature(
+    runs: Sequence[Path],
+    radii: Sequence[float],
+    *,
+    split: str = "train",
+    exact: bool = False,
+    sharpness: bool = False,
+    images: int | None = None,
+    double: bool = False,
+    compare: str | None = None,
+    per_run: bool = False,
+    plot: Path | None = None,
+    device: str = "auto",
+    progress: Progress = silent,
+) -> Curvatures:
+    """Measure runs; each run's curvature also goes to its folder, for the web page.
+
+    A records file in place of runs gives what `mecam bench --measure` measured; other options do not apply to it.
+    Runs that were tracked while training get a summary of their records; with `plot`, also a figure of them.
+    """
+    if compare not in (None, "paper"):
+        raise ValueError(f"compare={compare!r} is not supported; use 'paper'")
+    if plot is not None:
+        check_ending(plot)
+    if len(runs) == 1 and runs[0].is_file():
+        measured, failed = _recorded(runs[0], split)
+        chosen = table5.named([one.result for one in measured])
+    else:
+        results, left_out = finished(runs)
+        chosen = table5.named(results)
+        dtype = torch.float64 if double else torch.float32
+        options = {"limit": images, "dtype": dtype, "device": find_machine(device).device}
+        measured, failed = _measured(chosen, split, radii, exact, sharpness, options, progress)
+        failed = [*left_out, *failed]
+    rows = (table5.single if per_run else table5.grouped)(measured, compare=compare == "paper")
+    tracked = {name: records for name, result in chosen.items() if (records := _tracked(result.path))}
+    summaries = {name: summary(records, noisy=_noisy(chosen[name].recipe)) for name, records in tracked.items()}
+    files: list[Path] = []
+    if plot is not None:
+        files.append(curvatures.plot({name: row.runs for name, row in rows.items()}, plot))
+        files += [plot_tracking.plot(records, _beside(plot, name)) for name, records in tracked.items()]
+    return Curvatures(measured, rows, summaries, [*table5.notes(rows), *failed], files)
+
+
+def _recorded(file: Path, split: str) -> tuple[list[table5.Measured], list[str]]:
+    """Return the measurements in a records file, and what is wrong with runs that cannot be read."""
+    results, problems = benchmarks.read(file)
+    records, measured = read_records(file), []
+    for result in results:
+        measurements = records[result.path.name].measurements
+        if split in measurements.get("curvature", {}):
+            curve, eigenvalue = measurements["curvature"][split], measurements.get("eigenvalue", {})
+            exact = curvatures.Exact.from_dict(eigenvalue) if "largest_eigenvalue" in eigenvalue else None
+            measured.append(table5.Measured(result, curvatures.Curvature.from_dict(curve), exact))
+    if not measured:
+        raise RunError(f"{file} has no curvature on the {split} split; mecam bench --measure curvature adds it")
+    return measured, problems
+
+
+def _measured(
+    runs: Mapping[str, Result],
+    split: str,
+    radii: Sequence[float],
+    exact: bool,
+    sharpness: bool,
+    options: Mapping[str, Any],
+    progress: Progress,
+) -> tuple[list[table5.Measured], list[str]]:
+    """Measure each run and write its curvature.json; return what is wrong with those that cannot be measured."""
+    measured: list[table5.Measured] = []
+    errors: dict[str, RunError] = {}
+    for name, result in runs.items():
+        try:
+            objective = objective_of(result.path, split, mixed=sharpness, **options)  # type: ignore[arg-type]
+            domain = virtual_domain_of(result.path, objective) if sharpness else None
+            with arithmetic_errors(result.path):
+                report = named(progress, name)
+                curve = curvatures.curvature(
+                    objective, radii, virtual_domain=domain, sharpness=sharpness, progress=report
+                )
+                eigenvalue = curvatures.exact(objective, progress=report) if exact else None
+        except RunError as error:
+            errors[name] = error
+            continue
+        write_atomic(result.path / CURVATURE, json.dumps(curve.to_dict(eigenvalue), indent=2).encode())
+        measured.append(table5.Measured(result, curve, eigenvalue))
+    if not measured:
+        raise next(iter(errors.values()))
+    return measured, [f"{name} is left out: {error}" for name, error in errors.items()]
+
+
+def spectrum(
+    run: Path,
+    *,
+    split: str,
+    top: int,
+    draws: int,
+    density: Path | None,
+    images: int | None,
+    device: str,
+    progress: Progress = silent,
+) -> list[str]:
+    """Compute eigenvalues and trace, and draw the density; return a line for each."""
+    if density is not None:
+        check_ending(density)
+    objective = objective_of(
+        run,
+        split,  # type: ignore[arg-type]
+        limit=SPECTRUM_IMAGES if images is None else images,
+        device=find_machine(device).device,
+    )
+    with arithmetic_errors(run):
+        values = spectra.eigenvalues(objective, top, progress=progress)
+        trace = spectra.trace(objective, draws=draws, progress=progress)
+        lines = [
+            f"Hessian of {values.parameters:,} weights over {_sample(values.samples, split, images, SPECTRUM_IMAGES)}",
+            f"eigenvalues of the largest magnitude: {', '.join(f'{value:.4g}' for value in values.values)} "
+            f"(residuals within {values.tolerance:.1%}, {values.products} products)",
+            f"trace: {trace.estimate:.4g} ± {trace.standard_error:.2g} (standard error over {draws} draws)",
+        ]
+        if density is not None:
+            smooth = spectra.density(objective, steps=STEPS, repeats=REPEATS, progress=progress)
+            lines.append(f"density: {spectra.plot(smooth, density)} ({REPEATS} starts of {STEPS} steps)")
+    return lines
+
+
+def landscape(
+    runs: Sequence[Path],
+    out: Path,
+    *,
+    split: str,
+    directions: str,
+    dimensions: int,
+    steps: int,
+    radius: float,
+    seed: int,
+    images: int | None,
+    device: str,
+    progress: Progress = silent,
+) -> list[str]:
+    """Draw the loss around the runs; return the files that were written and notes, a line each."""
+    if dimensions not in (1, 2):
+        raise ValueError(f"--dimensions {dimensions} is not allowed; 1 or 2")
+    common: dict[str, Any] = {"split": split, "steps": steps, "device": find_machine(device).device}
+    if images is not None:
+        common["images"] = images
+    results, left_out = finished(runs)
+    chosen = {name: result.path for name, result in table5.named(results).items()}
+    if directions == "plane":
+        plane, files = compare_landscapes.through(chosen, out, progress=progress, **common)
+        holes, taken = plane.holes, plane.setting["images"]
+    else:
+        common |= {"kind": directions, "dimensions": dimensions, "radius": radius, "seed": seed}
+        landscapes, files = compare_landscapes.compare(chosen, out, progress=progress, **common)
+        holes = sum(each.holes for each in landscapes.values())
+        taken = max(each.setting["images"] for each in landscapes.values())
+    sample = _sample(taken, split, images, compare_landscapes.IMAGES)
+    lines = [f"loss over {sample}", *([f"{holes} points have no finite loss"] if holes else [])]
+    return [*map(str, files), *lines, *left_out]
+
+
+def finished(paths: Sequence[Path]) -> tuple[list[Result], list[str]]:
+    """Return the finished runs behind these paths, and what is wrong with the others; an error if there is none."""
+    results, problems = read_runs(folder.path for folder in find_runs(paths))
+    unfinished = [result.path for result in results if result.fingerprint is None]
+    problems += [f"{path} is left out: it is not finished; run its command again to resume it" for path in unfinished]
+    done = [result for result in results if result.fingerprint is not None]
+    if not done:
+        raise RunError(f"there is no finished run: {'; '.join(problems)}")
+    return done, problems
+
+
+@contextmanager
+def arithmetic_errors(path: Path) -> Iterator[None]:
+    """Name the run whose numbers cannot be computed."""
+    try:
+        yield
+    except ArithmeticError as error:
+        raise RunError(f"{path}: {error}") from error
+
+
+def _sample(taken: int, split: str, asked: int | None, most: int) -> str:
+    """Return how many images were used, and how to use others."""
+    return f"{taken:,} images of {split}{f' (at most {most}; --images takes more or fewer)' if asked is None else ''}"
+
+
+def _marks(row: table5.Row, smallest: Mapping[float, float]) -> list[bool]:
+    return [row.spread(table5.METRIC, rho).mean == smallest.get(rho, math.nan) for rho in row.radii]
+
+
+def _noisy(recipe: Recipe) -> bool:
+    """Return whether every pass of a step drew its own dropout masks."""
+    drops = recipe.dropout > 0 or any("dropout" in name and value for name, value in recipe.method_settings.items())
+    return drops and not recipe.optimizer_settings.get("shared_noise", False)
+
+
+def _tracked(run: Path) -> list[Record]:
+    """Return the records of a run that was tracked; none if they are too few for a summary."""
+    file = run / TRACKING
+    records = read(file) if file.exists() else []
+    return records if sum(record.ratio is not None for record in records) >= FEWEST else []
+
+
+def _beside(plot: Path, name: str) -> Path:
+    """Return curvature-training-seed-1.png for curvature.png and "seed 1"."""
+    words = "".join(letter if letter.isalnum() else " " for letter in name).split()
+    return plot.with_name(f"{plot.stem}-training-{'-'.join(words)}{plot.suffix}")

@@ -1,0 +1,239 @@
+"""Expand options or an experiment file into runs, and run those that are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mecam.benchmark import plan, search, settings
+from mecam.benchmark.budget import Budget
+from mecam.benchmark.jobs import Engine
+from mecam.benchmark.local import LocalEngine
+from mecam.benchmark.records_file import Record, add_records, read_measurements, read_records
+from mecam.data import known
+from mecam.data.domains import DataError, HasDomains, domain_index
+from mecam.data.open import locate, open_data
+from mecam.methods import METHODS
+from mecam.progress import Event, Progress, silent
+from mecam.recipe import Recipe, RecipeError, assign, entry_kind, option
+from mecam.runs import RunFolder
+from mecam.training.build import check_parts
+
+if TYPE_CHECKING:
+    from mecam.benchmark.ray_engine import RayEngine
+
+DEFAULT = {"target": plan.ALL, "seed": [0, 1, 2]}
+GRIDS = {"none": None, "paper": False, "ordered": True}
+
+
+@dataclass
+class Outcome:
+    """How a benchmark ended."""
+
+    runs: int
+    before: int  # runs that were finished already
+    done: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)  # error by run id
+    stopped: list[str] = field(default_factory=list)
+    warnings: dict[str, str] = field(default_factory=dict)  # by run id: the other circumstances it resumed under
+
+
+def bench(
+    experiment: Path | str | None = None,
+    *,
+    set: Sequence[str] = (),
+    small: bool = False,
+    draws: int = 1,
+    grid: str = "none",
+    out: Path | str = "bench",
+    engine: Engine | str = "local",
+    workers: int | None = None,
+    device: str = "auto",
+    records: Path | str | None = None,
+    minutes: float | None = None,
+    measure: str | Sequence[str] = (),
+    progress: Progress = silent,
+    **entries: Any,
+) -> Outcome:
+    """Run `mecam bench` from Python, with the options of the command line. Prints nothing.
+
+    An engine given as an object keeps its own `after` and `budget`.
+
+    Args:
+        entries: entries of the recipe, and `seeds`. A list, or a string with commas, runs each of its values:
+            `optimizer=["adam", "mecam"]`.
+    """
+    from mecam.analysis.after_run import measure_names
+
+    file = None if experiment is None else Path(experiment)
+    recipes = plan_runs(file, entries, set, small=small, draws=draws, grid=grid)
+    names, known = measure_names(measure), None if records is None else Path(records)
+    if isinstance(engine, str):
+        options: dict[str, Any] = {"workers": workers, "measure": names, "minutes": minutes, "records": known}
+        engine = make_engine(engine, Path(out), device, **options)
+    return run_missing(recipes, out, engine=engine, progress=progress, records=known, measure=names)
+
+
+def plan_runs(
+    experiment: Path | None,
+    entries: Mapping[str, Any],
+    assignments: Sequence[str] = (),
+    *,
+    small: bool = False,
+    draws: int = 1,
+    grid: str = "none",
+    absent: bool = False,
+) -> list[Recipe]:
+    """Expand the options into runs; with `absent`, also those on benchmarks that are not on this machine."""
+    if draws < 1:
+        raise RecipeError(f"--draws {draws} is not allowed; it must be at least 1")
+    if grid not in GRIDS:
+        raise RecipeError(f"there is no grid {grid!r}; there are {', '.join(GRIDS)}")
+    blocks: Sequence[Mapping[str, Any]] = [DEFAULT]
+    if experiment is not None:
+        read = plan.read(experiment)
+        blocks = plan.shrink(read).blocks if small else [{**DEFAULT, **block} for block in read.blocks]
+    elif small:
+        raise RecipeError("--small needs an experiment, such as recipes/table3.toml")
+    given = {"seed" if name == "seeds" else name: _values(name, words) for name, words in entries.items()}
+    given = {name: value for name, value in given.items() if value is not None}
+    for assignment in assignments:
+        assign(given, assignment)
+    recipes = runs_of(settings.merge(blocks, given), absent=absent)
+    if (ordered := GRIDS[grid]) is not None:
+        other = next((recipe.optimizer for recipe in recipes if recipe.optimizer != "mecam"), None)
+        if other is not None:
+            raise RecipeError(f"--grid {grid} is a grid of mecam, got {other}; give --optimizer mecam")
+        recipes = search.with_grid(recipes, search.paper_grid(ordered=ordered))
+    for recipe in {str({**r.to_dict(), "data": 0, "target": 0, "seed": 0}): r for r in recipes}.values():
+        check_parts(recipe)
+    return search.with_draws(recipes, draws)
+
+
+def runs_of(blocks: Sequence[Mapping[str, Any]], *, absent: bool = False) -> list[Recipe]:
+    """Expand the blocks into runs. Open their data sets, which packs them on first use: before any run needs them.
+
+    With `absent`, a benchmark of the paper need not be there: its domains are known.
+    """
+    sets: dict[str, HasDomains] = {}
+    skips = any(block.get("skip_unreadable", False) is not False for block in blocks)
+    for name in plan.data_sets(blocks):
+        is_here = not (absent and is_absent(name))
+        sets[name] = open_data(name, on_error="skip" if skips else "refuse") if is_here else known.find(name)
+    recipes = plan.expand(blocks, {name: data.domains for name, data in sets.items()})
+    for data, target in {(recipe.data, recipe.target) for recipe in recipes}:
+        if target is not None:
+            domain_index(sets[data], target)  # refuses a domain that is not there
+    return recipes
+
+
+def is_absent(data: str) -> bool:
+    """Return whether this is the name of a benchmark that is not on this machine."""
+    if not known.is_known(data):
+        return False
+    try:
+        locate(data)
+    except DataError:
+        return True
+    return False
+
+
+def missing(
+    recipes: Sequence[Recipe],
+    out: Path,
+    *,
+    records: Mapping[str, Record] | None = None,
+    measure: Sequence[str] = (),
+) -> list[Recipe]:
+    """Return the runs that are not finished here or in the records, and those here that lack a measurement."""
+    known = records or {}
+
+    def is_complete(recipe: Recipe) -> bool:
+        path, record = out / recipe.run_id, known.get(recipe.run_id)
+        if not RunFolder(path).is_done():
+            return record is not None
+        return set(measure) <= {*read_measurements(path), *(() if record is None else record.measurements)}
+
+    return [recipe for recipe in recipes if not is_complete(recipe)]
+
+
+def make_engine(
+    name: str,
+    out: Path,
+    device: str,
+    *,
+    measure: Sequence[str] = (),
+    minutes: float | None = None,
+    records: Path | None = None,
+    workers: int | None = None,
+    **cluster: Any,
+) -> LocalEngine | RayEngine:
+    """Return the engine of this name; `workers` is for local, `cluster` (address, cpus, gpus, shared) for ray."""
+    from mecam.analysis.after_run import after_run
+
+    budget = None if minutes is None else Budget(minutes, out, records=read_records(records), measure=measure)
+    common: dict[str, Any] = {"device": device, "after": after_run(measure), "budget": budget}
+    if name == "local":
+        return LocalEngine(workers=workers, **common)
+    if name == "ray":
+        from mecam.benchmark.ray_engine import RayEngine
+
+        return RayEngine(**cluster, **common)
+    raise RecipeError(f"there is no engine {name!r}; there are local and ray")
+
+
+def run_missing(
+    recipes: Sequence[Recipe],
+    out: Path | str,
+    *,
+    engine: Engine | None = None,
+    progress: Progress = silent,
+    records: Path | None = None,
+    measure: Sequence[str] = (),
+) -> Outcome:
+    """Run the recipes that are missing in `out`.
+
+    Args:
+        records: a records file. Its runs are not repeated; those that finish, or have finished here, are added to it.
+        measure: what the engine's `after` measures; finished runs that lack some of it are measured now.
+    """
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    rest = missing(recipes, out, records=read_records(records), measure=measure)
+    outcome = Outcome(len(recipes), len(recipes) - len(rest))
+    if records is not None:
+        add_records(records, [path for r in recipes if RunFolder(path := out / r.run_id).is_done()])
+
+    def note(event: Event) -> None:
+        if event.kind == "done":
+            outcome.done.append(event.task)
+            if records is not None:
+                add_records(records, [out / event.task])
+        elif event.kind == "failed":
+            outcome.failed[event.task] = event.text
+        elif event.kind == "stopped":
+            outcome.stopped.append(event.task)
+        elif event.kind == "warning":
+            outcome.warnings[event.task] = event.text
+        progress(event)
+
+    if rest:
+        (engine or LocalEngine()).run(rest, out, note)
+    return outcome
+
+
+def _values(name: str, words: Any) -> Any:
+    """Return "adam,sam" as a list, and a single word as itself; numbers as numbers."""
+    kind = int if name == "seeds" else entry_kind(name).type
+    if isinstance(words, str):
+        try:
+            words = [kind(word) if kind in (int, float) else word.strip() for word in words.split(",")]
+        except ValueError:
+            example = "whole numbers such as 0,1,2" if kind is int else "numbers such as 0.1,0.2"
+            raise RecipeError(f"{option(name)} {words} is not a list of {example}") from None
+    values = list(words) if isinstance(words, (list, tuple, range)) else [words]
+    if name == "method" and values == [plan.ALL]:
+        return list(METHODS)
+    return values[0] if len(values) == 1 else values

@@ -1,0 +1,18 @@
+"""The command line: each command parses its options, calls a function of the library and prints the result.
+
+What is imported here delays --help, so commands import the library where they use it.
+"""
+
+from mecam.cli._app import app, data_app
+
+# in the order of --help
+# isort: off
+from mecam.cli import train, bench, analysis, runs, listing, data  # noqa: F401
+# isort: on
+
+
+def main() -> None:
+    app()
+
+
+__all__ = ["app", "data_app", "main"]

@@ -1,0 +1,5 @@
+"""`python -m mecam.cli`, as under torchrun."""
+
+from mecam.cli import main
+
+main()

@@ -1,0 +1,107 @@
+"""`mecam data list`, `check` and `pack`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mecam.cli._app import command, data_app, one_line
+from mecam.cli.options import FolderArgument, Quiet, SkipUnreadable, Workers
+
+if TYPE_CHECKING:
+    from mecam.data.domains import DomainSet
+
+
+@command("mecam data list", group=data_app, name="list")
+def data_list() -> None:
+    """List the data sets known by name, and where to get them."""
+    from mecam.listing import lines
+
+    print("\n".join(lines("data", verbose=True)))
+
+
+@command(
+    "mecam data check root",
+    "mecam data check benchmarks/PACS",
+    "mecam data check images --name OfficeHome",
+    "mecam data check packed",
+    group=data_app,
+    name="check",
+)
+def data_check(
+    folder: FolderArgument,
+    name: Annotated[
+        str | None, typer.Option(help="Benchmark to compare with. Default: the benchmark of the folder's name.")
+    ] = None,
+    workers: Workers = None,
+    quiet: Quiet = False,
+) -> int:
+    """Count the images of a folder by domain and class, decode each, and report problems.
+
+    For a benchmark (by --name, or by the folder's name), report what is missing or extra. For a store, check that every
+    byte is as it was packed. The exit code is 1 if there is a problem.
+    """
+    from mecam.data.folder import scan
+    from mecam.data.inventory import Inventory
+    from mecam.data.known import check, find, is_known
+    from mecam.data.pack import unreadable
+    from mecam.data.store import Store, is_store
+    from mecam.progress import shown
+
+    if is_store(folder):
+        store = Store(folder)
+        store.verify()
+        print(f"{folder}: {len(store)} images, all as they were packed")
+        return 0
+    images = scan(folder, missing_classes="allow")
+    if name is None and not is_known(images.name):
+        with shown(quiet=quiet) as progress:
+            inventory = Inventory(images, unreadable(images, workers=workers, progress=progress))
+        inventory.show()
+        return 0 if inventory.fine else 1
+    known = find(name or images.name)
+    differences = check(images, known)
+    print("\n".join(differences or [f"{folder} is a complete {known.name}"]))
+    return 1 if differences else 0
+
+
+@command(
+    "mecam data pack root --out packed",
+    "mecam data pack root --out packed --skip-unreadable --allow-missing-classes",
+    group=data_app,
+    name="pack",
+    resumes=True,
+)
+def data_pack(
+    folder: FolderArgument,
+    out: Annotated[Path, typer.Option(help="Store to write.")],
+    mode: Annotated[str, typer.Option(help="Storage: auto, decoded or encoded.")] = "auto",
+    workers: Workers = None,
+    side: Annotated[int, typer.Option(help="Pixels per side of images that are larger, or differ in size.")] = 320,
+    skip_unreadable: SkipUnreadable = False,
+    allow_missing_classes: Annotated[
+        bool, typer.Option("--allow-missing-classes", help="Allow domains that lack classes of other domains.")
+    ] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Decode a folder into a memory-mapped store, which --data accepts instead of the folder."""
+    from mecam.data.folder import scan
+    from mecam.data.pack import pack
+    from mecam.progress import shown
+
+    with shown(quiet=quiet) as progress:
+        on_error = "skip" if skip_unreadable else "refuse"
+        images = scan(folder, missing_classes="allow" if allow_missing_classes else "error")
+        options = {"mode": mode, "workers": workers, "side": side, "on_error": on_error}
+        store = pack(images, out, progress=progress, **options)  # type: ignore[arg-type]
+    print_skipped(store)
+    print(f"{out}: {len(store)} images")
+
+
+def print_skipped(data: DomainSet) -> None:
+    """Report the images that could not be read."""
+    for skipped in getattr(data, "skipped", ()):  # only a store has it
+        print(f"skipped: {one_line(skipped.reason)}", file=sys.stderr)

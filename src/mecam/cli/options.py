@@ -1,0 +1,62 @@
+"""Options that several commands have; those of a recipe come from its entries."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from inspect import Parameter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mecam.recipe import Recipe, entry_kind, option
+
+BENCH = {  # where the help of mecam bench differs
+    "target": "Domains to leave out. Default: each in turn.",
+    "method": "Training objectives: mecam list methods, or all.",
+    "seed": "Random seeds. Default: 0,1,2.",
+}
+
+Out = Annotated[Path, typer.Option(help="Output folder.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
+RunArgument = Annotated[Path, typer.Argument(help="Folder of a finished run, or the --out of mecam train.")]
+RunArguments = Annotated[list[Path], typer.Argument(help="Finished runs, or folders of runs (--out of mecam bench).")]
+ResultsArgument = Annotated[Path, typer.Argument(help="The --out of mecam bench.")]
+Split = Annotated[str, typer.Option(help="Images to use: train, validation (held-out source images) or target.")]
+Images = Annotated[int | None, typer.Option(help="Use a fixed subset of at most N images.")]
+FolderArgument = Annotated[Path, typer.Argument(help="A folder root/<domain>/<class>/<image>.")]
+SkipUnreadable = Annotated[bool, typer.Option("--skip-unreadable", help="Skip unreadable images and report them.")]
+Workers = Annotated[int | None, typer.Option(help="Decoding threads.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Do not print progress.")]
+
+
+def recipe_options(*, lists: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add an option for every entry of a recipe to a command, after its argument. It gets them as `**entries`.
+
+    With `lists`, an option takes several values, with commas between them.
+    """
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        argument, *others, _entries = inspect.signature(function, eval_str=True).parameters.values()
+        options = [_option(name, lists) for name in Recipe.__dataclass_fields__ if entry_kind(name).type is not dict]
+        own = (parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in others)
+        function.__signature__ = inspect.Signature([argument, *options, *own])  # type: ignore[attr-defined]
+        return function
+
+    return add
+
+
+def _option(name: str, lists: bool) -> Parameter:
+    kind, _, choices = entry_kind(name)
+    help = Recipe.__dataclass_fields__[name].metadata["help"]
+    if choices:
+        help = f"{help} One of {', '.join(choices)}."
+    if kind is bool:
+        option_ = typer.Option(f"{option(name)}/{option(f'no-{name}')}", help=help)
+    elif lists:
+        option_ = typer.Option(help=BENCH.get(name, help), metavar=f"<{kind.__name__},...>")
+        name, kind = "seeds" if name == "seed" else name, str
+    else:
+        option_ = typer.Option(help=help)
+    return Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option_])

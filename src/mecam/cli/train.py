@@ -1,0 +1,124 @@
+"""`mecam train`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from mecam.cli._app import command, warn
+from mecam.cli.data import print_skipped
+from mecam.cli.options import Device, Out, Quiet, recipe_options
+
+if TYPE_CHECKING:
+    from mecam.data.domains import DomainSet
+    from mecam.data.folder import Scan
+    from mecam.recipe import Recipe
+
+
+@command(
+    "mecam train --optimizer mecam --target sketch",
+    "mecam train --data root --optimizer mecam --averaging swad --out averaged",
+    "mecam train --data PACS --target photo --optimizer mecam --set optimizer_settings.rho=0.05 --out photo",
+    "torchrun --nproc-per-node 4 -m mecam.cli train --data root --optimizer mecam --out model",
+    resumes=True,
+)
+@recipe_options()
+def train(
+    recipe: Annotated[Path | None, typer.Argument(help="A TOML recipe; the options below override it.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", help="Set any recipe entry (mecam list recipe): --set lr=3e-5 --set optimizer_settings.eps=1e-6"
+        ),
+    ] = None,
+    out: Out = Path("runs"),
+    device: Device = "auto",
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
+    quiet: Quiet = False,
+    **entries: Any,
+) -> int:
+    """Train one model. The same command resumes an unfinished run."""
+    chosen = read_recipe(recipe, entries, set_ or [])
+    return _train(chosen, out, device=device, tensorboard=tensorboard, quiet=quiet)
+
+
+def read_recipe(file: Path | None, given: Mapping[str, Any], assignments: Sequence[str] = ()) -> Recipe:
+    """Return the recipe in a file, with the options in place of its entries."""
+    from mecam.recipe import Recipe, assign, read
+
+    values = {} if file is None else read(file)
+    values |= {name: value for name, value in given.items() if value is not None}
+    for assignment in assignments:
+        assign(values, assignment)
+    return Recipe(**values)
+
+
+def _train(recipe: Recipe, out: Path, *, device: str, tensorboard: bool, quiet: bool) -> int:
+    """Train or resume a run, and print its result; return the exit code."""
+    from mecam import ranks
+    from mecam.data.domains import source_domains
+    from mecam.data.open import SHAPES, open_data
+    from mecam.progress import shown
+    from mecam.runs import RunFolder
+    from mecam.training import Interrupted, train
+    from mecam.training.build import check_parts
+    from mecam.training.watch import watching
+
+    check_parts(recipe)  # before a large folder is packed
+    _check_alone(recipe, out)
+    folder = RunFolder(out / recipe.run_id)
+    first = ranks.rank() == 0  # only one of the processes under torchrun prints
+    if folder.is_done():
+        if first:
+            print(f"{folder.path} is already finished")
+        return 0
+    folders: list[Scan] = []
+    with shown(quiet=quiet or not first) as progress:
+        data = open_data(recipe.data, on_error=recipe.on_error, progress=progress, scanned=folders.append)
+    if first and not quiet and recipe.data != SHAPES:
+        print(f"{recipe.data}: {_counts(data)}{''.join(map(_ignored, folders))}", file=sys.stderr)
+    if first:
+        print_skipped(data)
+    sources = len(source_domains(data, recipe.target))
+    events = folder.path / "tensorboard" if tensorboard and first else None
+    try:
+        with watching(recipe, sources, tensorboard=events, quiet=quiet or not first) as progress:
+            train(recipe, out, device=device, progress=progress, data=data, warn=warn)
+    except Interrupted as stop:
+        if first:
+            warn(f"{stop}. The same command resumes it.")
+        return 128 + stop.signal_number
+    if first:
+        accuracy = folder.read_result()["target_accuracy"]
+        if accuracy is not None:
+            print(f"accuracy on {recipe.target}, which was not trained on: {100 * accuracy:.1f} %")
+        print(folder.path)
+    return 0
+
+
+def _check_alone(recipe: Recipe, out: Path) -> None:
+    """Refuse a folder that holds another run: `mecam train` keeps one run per folder."""
+    from mecam.recipe import RecipeError
+
+    others = [folder.parent.name for folder in out.glob("*/run.json") if folder.parent.name != recipe.run_id]
+    if others:
+        raise RecipeError(
+            f"{out} already holds another run, {others[0]}; give another --out, or run that run's command again to "
+            "resume it"
+        )
+
+
+def _counts(data: DomainSet) -> str:
+    images = sum(len(data.labels(domain)) for domain in range(len(data.domains)))
+    return f"{len(data.domains)} domains, {len(data.classes)} classes, {images:,} images"
+
+
+def _ignored(scan: Scan) -> str:
+    """Return the first thing in the folder that is not used, and where to see the rest."""
+    notes = [*scan.notes, *(f"{folder!r}: no images" for folder in scan.empty)]
+    more = f", and {len(notes) - 1} more: mecam data check {scan.root}" if len(notes) > 1 else ""
+    return f"; note: {notes[0]}{more}" if notes else ""

@@ -1,0 +1,90 @@
+"""Hyperparameters: meaning, allowed range and search space."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Choose one of a few values."""
+
+    values: tuple[float, ...]
+
+    def __str__(self) -> str:
+        return "{" + ", ".join(f"{v:g}" for v in self.values) + "}"
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Draw uniformly between two values."""
+
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"U({self.low:g}, {self.high:g})"
+
+
+@dataclass(frozen=True)
+class LogUniform:
+    """Draw the exponent of `base` uniformly between two values."""
+
+    low: float
+    high: float
+    base: int = 10
+
+    def __str__(self) -> str:
+        return f"{self.base}^U({self.low:g}, {self.high:g})"
+
+
+Search = Choice | Uniform | LogUniform
+
+
+@dataclass(frozen=True)
+class Hyperparameter:
+    """Meaning, default, allowed range (bounds included unless `open_low`/`open_high`) and search space."""
+
+    meaning: str
+    default: float | None = None  # None: it must be given
+    low: float = 0.0
+    high: float = math.inf
+    open_low: bool = False
+    open_high: bool = False
+    integer: bool = False
+    shared: bool = False  # one value for all groups
+    search: Search | None = None
+
+    @property
+    def allowed(self) -> str:
+        """The range as text, for error messages and listings."""
+        left = f"{'(' if self.open_low else '['}{self.low:g}"
+        right = "inf)" if self.high == math.inf else f"{self.high:g}{')' if self.open_high else ']'}"
+        return f"{'a whole number' if self.integer else 'a number'} in {left}, {right}"
+
+    def check(self, owner: str, name: str, value: object) -> None:
+        """Refuse a value outside the range. Device tensors are not read, since that would synchronize."""
+        if isinstance(value, Tensor):
+            if value.dim() != 0:
+                raise ValueError(f"{owner}: {name} is a tensor of shape {tuple(value.shape)}; a 0-dim tensor is needed")
+            if value.device.type != "cpu":
+                return
+            value = value.item()
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError(f"{owner}: {name}={value!r} is a {type(value).__name__}; it must be {self.allowed}")
+        below = value <= self.low if self.open_low else value < self.low
+        above = value >= self.high if self.open_high else value > self.high
+        if not math.isfinite(value) or below or above or (self.integer and value != int(value)):
+            raise ValueError(f"{owner}: {name}={value!r} is not allowed; it must be {self.allowed}")
+
+
+def check_switch(owner: str, name: str, value: object) -> None:
+    """Refuse a value that is not a bool. The string "no" would count as True."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{owner}: {name}={value!r} is a {type(value).__name__}; it must be true or false")
+
+
+__all__ = ["Choice", "Hyperparameter", "LogUniform", "Search", "Uniform", "check_switch"]

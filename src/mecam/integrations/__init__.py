@@ -1,0 +1,1 @@
+"""Sharpness-aware optimizers in trainers that call `optimizer.step()` without a closure."""

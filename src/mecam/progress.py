@@ -1,0 +1,154 @@
+"""Progress of long tasks: one event type, shown as bars on a terminal and as lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+Kind = Literal["progress", "started", "warning", "done", "failed", "stopped", "elsewhere"]
+ENDED = ("done", "failed", "stopped")
+VERBS = {
+    "started": "begins",
+    "done": "is done",
+    "failed": "FAILED",
+    "stopped": "stopped",
+    "elsewhere": "is claimed by another process",
+}
+
+
+@dataclass(frozen=True)
+class Event:
+    """How far a task is, or what happened to it."""
+
+    task: str  # "packing", a run id, ...
+    done: int = 0
+    total: int | None = None
+    unit: str = ""
+    text: str = ""  # shown beside the count; the message of a failure or a warning
+    kind: Kind = "progress"
+    loss: float | None = None  # a training step's, where reading it does not wait for a GPU
+    record: Mapping[str, Any] | None = None  # an evaluation's, as in records.jsonl
+    worker: str = ""  # a benchmark's
+
+    def line(self) -> str:
+        """Return the event as one line of text."""
+        if self.kind == "progress":
+            count = "" if self.total is None else f" {self.done} of {self.total} {self.unit}".rstrip()
+        else:
+            count = f" {VERBS[self.kind]}" if self.kind in VERBS else ""
+        return f"{self.task}{count}: {self.text}" if self.text else f"{self.task}{count}"
+
+
+Progress = Callable[[Event], None]
+
+
+def silent(_: Event) -> None:
+    """Show nothing."""
+
+
+def named(progress: Progress, name: str) -> Progress:
+    """Prefix the tasks of all events with a name."""
+    return lambda event: progress(replace(event, task=f"{name}, {event.task}"))
+
+
+class Pace:
+    """Measure seconds per unit of a task, from its first event of progress: work before a resume does not count."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.first: dict[str, tuple[int, float]] = {}
+
+    def __call__(self, event: Event) -> float | None:
+        if event.kind != "progress":
+            self.first.pop(event.task, None)
+            return None
+        now = self.clock()
+        done, start = self.first.setdefault(event.task, (event.done, now))
+        return (now - start) / (event.done - done) if event.done > done and now > start else None
+
+    def with_time_left(self, event: Event) -> Event:
+        """Add the time left to the event's text, where it is known."""
+        pace = self(event)
+        if pace is None or event.total is None:
+            return event
+        left = f"{clock(pace * (event.total - event.done))} left"
+        return replace(event, text=f"{event.text}, {left}" if event.text else left)
+
+
+def clock(seconds: float) -> str:
+    """Format seconds as 1:02:05 or 2:05."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def at_tenths() -> Callable[[Event], bool]:
+    """Return a filter that passes what happens to a task, its first event, and the first of each tenth."""
+    stages: dict[str, int] = {}
+
+    def is_news(event: Event) -> bool:
+        stage = 10 * event.done // event.total if event.total else 0
+        before, stages[event.task] = stages.get(event.task), stage
+        return event.kind != "progress" or before != stage
+
+    return is_news
+
+
+def no_lines(_: Event) -> bool:
+    """Pass nothing: commands that print their results at once show progress on a terminal only."""
+    return False
+
+
+@contextmanager
+def shown(*, quiet: bool = False, lines: Callable[[Event], bool] | None = None) -> Iterator[Progress]:
+    """Yield a function that shows events on stderr: a bar per task on a terminal, lines elsewhere.
+
+    Args:
+        quiet: show nothing.
+        lines: which events are worth a line off a terminal; by default one per tenth of a task.
+    """
+    if quiet:
+        yield silent
+    elif sys.stderr.isatty():
+        with _bars() as show:
+            yield show
+    else:
+        pace, is_news = Pace(), lines or at_tenths()
+
+        def show(event: Event) -> None:
+            event = pace.with_time_left(event)
+            if is_news(event):
+                print(event.line(), file=sys.stderr, flush=True)
+
+        yield show
+
+
+@contextmanager
+def _bars() -> Iterator[Progress]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
+    from rich.progress import Progress as Bars
+
+    name, text = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[text]"))
+    pace = Pace()
+    tasks: dict[str, TaskID] = {}
+    with Bars(name, BarColumn(20), MofNCompleteColumn(), text, console=Console(stderr=True)) as bars:
+
+        def show(event: Event) -> None:
+            event = pace.with_time_left(event)
+            if event.kind in ("warning", "failed"):
+                bars.console.print(event.line(), markup=False, highlight=False)
+            if event.kind in (*ENDED, "elsewhere"):
+                if event.task in tasks:
+                    bars.remove_task(tasks.pop(event.task))
+            elif event.kind != "warning":
+                if event.task not in tasks:
+                    tasks[event.task] = bars.add_task(event.task, total=None, text="")
+                text = f"{event.unit} {event.text}".strip()
+                bars.update(tasks[event.task], completed=event.done, total=event.total, text=text)
+
+        yield show

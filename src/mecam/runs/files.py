@@ -1,0 +1,19 @@
+"""Storage for runs: what fails raises RunError."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from mecam.storage import checksums, files
+
+
+class RunError(files.StorageError):
+    """A run that cannot be written, read or used. The message names the file and what to do."""
+
+
+write_atomic = partial(files.write_atomic, error=RunError)
+make_folder = partial(files.make_folder, error=RunError)
+writing = partial(files.writing, error=RunError)
+read_bytes = partial(files.read_bytes, error=RunError)
+read_json = partial(files.read_json, error=RunError)
+read_sealed = partial(checksums.read_sealed, error=RunError)

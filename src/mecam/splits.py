@@ -1,0 +1,59 @@
+"""Splits of a data set, by domain and part, and the metrics that records store for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+
+class Part(StrEnum):
+    """A part of a domain, by its name in records."""
+
+    TRAINING = "in"
+    HELD_OUT = "out"
+
+
+@dataclass(frozen=True)
+class Split:
+    """One part of one domain."""
+
+    domain: str
+    part: Part
+
+    def __str__(self) -> str:
+        return f"{self.domain} {self.part}"
+
+    @classmethod
+    def parse(cls, name: str) -> Self:
+        """Return the split that records store under this name: "photo in" or "photo out"."""
+        domain, _, part = name.rpartition(" ")
+        return cls(domain, Part(part))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One metric of an evaluation. A value is None where its split was not evaluated or has no images."""
+
+    validation: float | None  # mean over the held-out parts of the source domains
+    target: float | None  # on the training part of the target, which tables report
+    oracle: float | None  # on the held-out part of the target
+
+
+def summarize(splits: Mapping[str, Mapping[str, Any]], target: str | None, metric: str = "accuracy") -> Summary:
+    """Summarize the `splits` entry of a record or a result; `target` is None if all domains are sources."""
+    validation, of_target = [], {}
+    for name, metrics in splits.items():
+        split = Split.parse(name)
+        if split.domain == target:
+            of_target[split.part] = float(metrics[metric])
+        elif split.part is Part.HELD_OUT:
+            validation.append(float(metrics[metric]))
+    mean = sum(validation) / len(validation) if validation else None
+    return Summary(mean, of_target.get(Part.TRAINING), of_target.get(Part.HELD_OUT))
+
+
+def percent(share: float | None) -> float | None:
+    """Return a share in percent; None stays None."""
+    return None if share is None else 100 * share

@@ -1,0 +1,227 @@
+"""Leases on a name in a folder that machines may share, without the locks of the operating system.
+
+A claim is a numbered file, <name>-000007, that identifies its owner. The highest number counts. A hard link creates the
+file: every file system grants that to one process only, network file systems included, where locks may cover one
+machine or do nothing. The next number is free once the owner has released the claim, once the owner was a process of
+this machine and has ended, or once its last heartbeat is STALE seconds old. Both times compared are the file system's,
+so clocks of machines may differ.
+
+Numbers only grow. A process that acts on an outdated listing gets a number that is not the highest, and gives it back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import socket
+import threading
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+HEARTBEAT = 10.0  # seconds between two touches of a claim by its owner
+STALE = 120.0  # seconds after the last heartbeat at which the claim of an unreachable owner expires
+RELEASED = b'{"released": true}'
+
+
+class HeldError(Exception):
+    """Another process holds the claim."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process, distinct from all others that ever ran."""
+
+    host: str
+    pid: int
+    started: int | None  # in clock ticks since boot, where the system reports it
+    world: str  # where the pid is valid: host, boot and PID namespace
+
+    @classmethod
+    def here(cls) -> Owner:
+        pid = os.getpid()
+        return cls(socket.gethostname(), pid, _started(pid), _world())
+
+    def is_gone(self) -> bool:
+        """Return whether the process has certainly ended."""
+        if self.world != _world() or os.name != "posix":
+            return False
+        started = _started(self.pid)
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:  # another user's, whose start the system may hide
+            return None not in (started, self.started) and started != self.started
+        return self.started is not None and started != self.started
+
+
+@dataclass
+class Claim:
+    """A claim that this process holds until `release`."""
+
+    folder: Path
+    name: str
+    number: int
+    released: threading.Event = field(default_factory=threading.Event, repr=False)
+
+    @property
+    def path(self) -> Path:
+        return _path(self.folder, self.name, self.number)
+
+    def is_held(self) -> bool:
+        """Return whether no other process has taken over, as happens to a process that was suspended for long."""
+        return _highest(self.folder, self.name) == self.number
+
+    def require(self, what: Path, error: Callable[[str], Exception]) -> None:
+        """Raise an error if another process has taken over `what`."""
+        if not self.is_held():
+            raise error(f"another process has taken over {what} after this one sent no heartbeat for {STALE:.0f} s")
+
+    def release(self, *, remove: bool = False) -> None:
+        """Release the claim. Remove its file if the name will not be claimed again.
+
+        The file is overwritten in place, which takes no space on a full disk.
+        """
+        self.released.set()
+        with contextlib.suppress(OSError):  # taken over, or out of reach: others will see that it is stale
+            if remove:
+                os.unlink(self.path)
+                return
+            descriptor = os.open(self.path, os.O_WRONLY)
+            try:
+                os.write(descriptor, RELEASED.ljust(os.fstat(descriptor).st_size - 1) + b"\n")
+            finally:
+                os.close(descriptor)
+
+    def __enter__(self) -> Claim:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def send_heartbeats(self) -> None:
+        while not self.released.wait(HEARTBEAT):
+            with contextlib.suppress(OSError):
+                os.utime(self.path)
+
+
+def acquire(folder: Path, name: str) -> Claim:
+    """Take the claim of this name. Raise HeldError if another process holds it, OSError if the folder is read-only."""
+    content = json.dumps(asdict(Owner.here())).encode() + b"\n"
+    temporary = folder / f".{name}-{secrets.token_hex(8)}.new"
+    _create(temporary, content)
+    try:
+        while True:
+            last = _highest(folder, name)
+            if last:
+                _require_free(_path(folder, name, last), os.stat(temporary).st_mtime)
+            claim = Claim(folder, name, last + 1)
+            if _link(temporary, claim.path, content):
+                if claim.is_held():
+                    break
+                os.unlink(claim.path)
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+    threading.Thread(target=claim.send_heartbeats, name="mecam claim", daemon=True).start()
+    _sweep(claim)
+    return claim
+
+
+def _require_free(path: Path, now: float) -> None:
+    """Raise HeldError unless the claim in this file has ended; `now` is the file system's time."""
+    try:
+        content, touched = path.read_bytes(), path.stat().st_mtime
+    except FileNotFoundError:  # taken over and swept meanwhile
+        return
+    if content.rstrip() == RELEASED:
+        return
+    owner = _owner(content)
+    if owner is not None and owner.is_gone():
+        return
+    age = max(0.0, now - touched)
+    if age < STALE:
+        who = "a process" if owner is None else f"process {owner.pid} on {owner.host}"
+        raise HeldError(f"{path.name}: {who}, last heartbeat {age:.0f} s ago; stale after {STALE:.0f} s")
+
+
+def _owner(content: bytes) -> Owner | None:
+    """Return who wrote this; None for a file that is being written or is damaged."""
+    try:
+        owner = Owner(**json.loads(content))
+    except (ValueError, TypeError):
+        return None
+    return owner if isinstance(owner.pid, int) and owner.pid > 0 else None
+
+
+def _link(temporary: Path, path: Path, content: bytes) -> bool:
+    """Create the file at this path. Return False if it exists."""
+    try:
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            raise
+        except OSError:
+            # two links: done, and the server's answer was lost; otherwise there are no hard links here
+            if os.stat(temporary).st_nlink != 2:
+                _create(path, content)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _create(path: Path, content: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        os.write(descriptor, content)
+    finally:
+        os.close(descriptor)
+
+
+def _sweep(claim: Claim) -> None:
+    """Remove the claims before this one, and the files of processes that were killed while acquiring."""
+    with contextlib.suppress(OSError):
+        now = os.stat(claim.path).st_mtime
+        for entry in os.scandir(claim.folder):
+            temporary = re.fullmatch(rf"\.{re.escape(claim.name)}-[0-9a-f]{{16}}\.new", entry.name)
+            with contextlib.suppress(OSError):
+                is_old = temporary and now - entry.stat().st_mtime > STALE
+                if is_old or 0 < _number(entry.name, claim.name) < claim.number:
+                    os.unlink(entry.path)
+
+
+def _highest(folder: Path, name: str) -> int:
+    return max((_number(entry, name) for entry in os.listdir(folder)), default=0)
+
+
+def _number(entry: str, name: str) -> int:
+    """Return the number of a claim's file; 0 for any other file."""
+    match = re.fullmatch(rf"{re.escape(name)}-(\d{{6,}})", entry)
+    return int(match[1]) if match else 0
+
+
+def _path(folder: Path, name: str, number: int) -> Path:
+    return folder / f"{name}-{number:06d}"
+
+
+def _started(pid: int) -> int | None:
+    """Return when the process started; None if it has ended or the system does not report it."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state, *fields = file.read().rpartition(b")")[2].split()
+    except (OSError, ValueError):
+        return None
+    return None if state in (b"Z", b"X") else int(fields[18])  # Z, X: ended, and not yet reaped by its parent
+
+
+def _world() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return f"{socket.gethostname()} {uuid.getnode():x}"

@@ -1,0 +1,158 @@
+"""Write files so that they appear in full or not at all, and read them back.
+
+Every function that fails raises what `error` makes of the message: an exception class, or a function that adds advice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+TEMPORARY = (".mecam-", ".part")  # prefix and suffix of an unfinished file
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)  # some network file systems; Windows
+
+# reading the mask means setting it, which a process with several threads should do once
+_UMASK = os.umask(0o077)
+os.umask(_UMASK)
+
+
+class StorageError(RuntimeError):
+    """A file that cannot be written or read. The message names the file."""
+
+
+MakeError = Callable[[str], Exception]
+
+
+def write_atomic(path: Path | str, data: bytes, *, error: MakeError = StorageError) -> None:
+    """Replace the content of a file. A crash at any moment leaves the old content or the new one.
+
+    The file is private to its owner while it is written. In place it has the permissions of any new file.
+    """
+    path = Path(path)
+    temporary = path.parent / secrets.token_hex(8).join(TEMPORARY)
+    try:
+        with writing(path, len(data), error=error):
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+            try:
+                write_all(descriptor, data)
+                os.chmod(temporary, 0o666 & ~_UMASK)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.replace(temporary, path)
+            sync_folder(path.parent)
+    except BaseException:
+        discard(temporary)
+        raise
+
+
+def write_all(descriptor: int, data: bytes, offset: int | None = None) -> None:
+    """Write to the last byte: one call takes 2 GB at most, and less where the disk fills up."""
+    rest = memoryview(data)
+    while rest:
+        place = None if offset is None else offset + len(data) - len(rest)
+        rest = rest[os.write(descriptor, rest) if place is None else os.pwrite(descriptor, rest, place) :]
+
+
+def make_folder(folder: Path, *, error: MakeError = StorageError) -> None:
+    """Create a folder and its parents durably, unless it exists."""
+    try:
+        if folder.is_dir():
+            return
+        make_folder(folder.parent, error=error)
+        os.mkdir(folder)
+        sync_folder(folder.parent)
+    except FileExistsError as cause:
+        if not folder.is_dir():  # another process may have created it meanwhile
+            raise error(f"{folder} is a file; a folder is needed there. Choose another place") from cause
+    except OSError as cause:
+        raise error(f"cannot make the folder {folder}: {cause.strerror or cause}") from cause
+
+
+def move_folder(source: Path, target: Path, *, error: MakeError = StorageError) -> None:
+    """Move a finished folder to its place, durably."""
+    with writing(target, error=error):
+        sync_folder(source)
+        os.rename(source, target)
+        sync_folder(target.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power cut."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as cause:
+        if cause.errno not in NO_FOLDER_SYNC:
+            raise
+
+
+@contextlib.contextmanager
+def writing(path: Path, size: int | None = None, *, error: MakeError = StorageError) -> Iterator[None]:
+    """Turn an OSError into an error that names the file. `size` is the number of bytes to write."""
+    try:
+        yield
+    except OSError as cause:
+        advice = _space_advice(path, size) if cause.errno in NO_SPACE else ""
+        raise error(f"cannot write {path}: {cause.strerror or cause}{advice}") from cause
+
+
+def _space_advice(path: Path, size: int | None) -> str:
+    sizes = [] if size is None else [f"{size:,} bytes to write"]
+    with contextlib.suppress(OSError):
+        sizes.append(f"{shutil.disk_usage(path.parent).free:,} free")
+    return f" ({', '.join(sizes)}). What was written before is intact: make room and run the same command again"
+
+
+def is_temporary(path: Path) -> bool:
+    """Return whether this is an unfinished file, of a running or a killed writer."""
+    return path.name.startswith(TEMPORARY[0]) and path.name.endswith(TEMPORARY[1])
+
+
+def clean(folder: Path) -> None:
+    """Remove the unfinished files of killed writers. Only the sole writer of the folder may call it."""
+    for path in folder.iterdir():
+        if is_temporary(path):
+            discard(path)
+
+
+def discard(path: Path) -> None:
+    """Remove a file that is not needed; a failure does no harm."""
+    with contextlib.suppress(OSError):
+        os.unlink(path)
+
+
+def encode_json(value: Any) -> bytes:
+    """Encode as indented JSON. NaN and infinity are written by name, as Python reads them: a loss may be one."""
+    return (json.dumps(value, indent=2) + "\n").encode()
+
+
+def read_bytes(path: Path, *, error: MakeError = StorageError) -> bytes:
+    """Return the content of a file."""
+    try:
+        return path.read_bytes()
+    except OSError as cause:
+        raise error(f"cannot read {path}: {cause.strerror or cause}") from cause
+
+
+def read_json(path: Path | str, data: bytes | None = None, *, error: MakeError = StorageError) -> dict[str, Any]:
+    """Return the JSON object in a file, or in `data`, its content."""
+    data = read_bytes(Path(path), error=error) if data is None else data
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as cause:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
+        raise error(f"{path} is damaged: it is not JSON ({cause})") from cause
+    if not isinstance(value, dict):
+        raise error(f"{path} is damaged: it holds a {type(value).__name__}, not a JSON object")
+    return value

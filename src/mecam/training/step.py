@@ -1,0 +1,139 @@
+"""One training step: a batch, the method's draws, the passes of the optimizer, the averages.
+
+Where `run.captures` allows it, a step or each of its passes is replayed as a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from mecam import ranks
+from mecam.methods import Batch
+from mecam.optim import clear_state
+from mecam.training import nonfinite
+from mecam.training.build import batch_size_error
+from mecam.training.capture import Captured
+from mecam.training.run import Run
+
+Update = tuple[Tensor | None, Any]  # the loss at theta, and the method's next state
+
+
+def train_step(run: Run, step: int) -> Tensor | None:
+    """Take one step; return the loss at theta, or None where the main optimizer rests."""
+    method, skip, before = run.method, run.recipe.nonfinite == "skip", run.feed.state
+    buffers = nonfinite.copy_buffers(run.trained) if skip else {}
+    batch = run.feed.next(step)
+    draw = method.draw(batch, run.draws)
+    _set_rates(run, step)
+    if method.restarts(step):
+        clear_state(run.optimizer)
+        run.captures.graphs.clear()
+    try:
+        loss, state = (None, run.method_state) if method.declines(step) else _update(run, batch, draw)
+    except FloatingPointError as error:
+        raise nonfinite.BadStep(step, run.feed.names(before), batch, str(error)) from error
+    except ValueError as error:
+        raise batch_size_error(run.recipe, run.network.preprocessing.size, error) from error
+    if skip:
+        nonfinite.restore_buffers(run.trained, buffers)
+        state = nonfinite.finite_or(state, run.method_state)
+    elif run.machine.device.type == "cuda":  # where the optimizer skips; its count is read at evaluations
+        run.unread.append((step, before, torch.as_tensor(run.optimizer.skipped, device=run.machine.device).clone()))
+    run.method_state = method.after(run.trained, batch, draw, state)
+    ranks.average(leaf for leaf in tree_leaves(run.method_state) if isinstance(leaf, Tensor))
+    run.averaging.update(run.trained)
+    return loss
+
+
+def start_tracking(run: Run, file: Path, after: int) -> None:
+    """Track curvature in this file, which may hold the records of steps up to `after`."""
+    from mecam.analysis.tracking import Tracker
+
+    run.tracker = Tracker(
+        run.optimizer,
+        every=run.recipe.track,
+        path=file if run.machine.writes else None,
+        measure=run.recipe.track_measures or None,
+        extrapolate=not run.method.surgery,
+    )
+    run.tracker.resume(after)
+
+
+def on_device(tree: Any, device: torch.device) -> Any:
+    """Move the tensors of a running state to the device."""
+    return tree_map_only(Tensor, lambda tensor: tensor.to(device), tree)
+
+
+def _set_rates(run: Run, step: int) -> None:
+    rates = run.method.rates(step)
+    run.rates.set(step, rates)
+    for group, rate in zip(run.optimizer.param_groups, rates, strict=True):
+        for parameter in group["params"]:
+            if parameter.requires_grad != (rate > 0):
+                parameter.requires_grad_(rate > 0)
+
+
+def _update(run: Run, batch: Batch, draw: Any) -> Update:
+    """Take the optimizer's step, eagerly or as one CUDA graph per kind of step."""
+    if run.captures.what != "steps":
+        return _eager_update(run, batch, draw, run.method_state)
+    kind, graphs = run.optimizer.plan(), run.captures.graphs
+    skipped = None if kind in graphs else int(run.optimizer.skipped)
+    update: Update = _replay(run, _eager_update, batch, draw, run.method_state, kind)
+    if skipped is not None and run.optimizer.skipped > skipped:
+        del graphs[kind]  # the base optimizer has no state yet, and a capture cannot create it
+    return update
+
+
+def _eager_update(run: Run, batch: Batch, draw: Any, state: Any) -> Update:
+    one_pass = _captured_pass if run.captures.what == "passes" else _eager_pass
+    states: list[Any] = []
+
+    def closure() -> Tensor:
+        loss, next_state = one_pass(run, batch, draw, state)
+        states.append(next_state)
+        if ranks.count() > 1:
+            ranks.average([loss, *(parameter.grad for parameter in run.parameters)])
+        return loss
+
+    _clear_gradients(run)  # before the step: no optimizer then has to find out whether the closure does
+    loss = run.optimizer.step(closure) if run.tracker is None else run.tracker.step(closure, batch.step)
+    return loss, states[0]
+
+
+def _eager_pass(run: Run, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
+    """Fill the gradients at the current weights; return the loss and the method's next state."""
+    _clear_gradients(run)
+    return run.method.gradient(run.trained, batch, draw, state, graph=run.optimizer.needs_graph)
+
+
+def _captured_pass(run: Run, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
+    """`_eager_pass` as a CUDA graph, for optimizers that decide on the host which passes to take."""
+
+    def with_gradients(*inputs: Any) -> tuple[Tensor, Any, list[Tensor | None]]:
+        return *_eager_pass(*inputs), [parameter.grad for parameter in run.parameters]
+
+    loss, state, gradients = _replay(run, with_gradients, batch, draw, state)
+    for parameter, gradient in zip(run.parameters, gradients, strict=True):
+        # the next replay fills the same memory, and optimizers keep gradients over passes
+        parameter.grad = None if gradient is None else gradient.clone()
+    return loss.clone(), state
+
+
+def _replay(run: Run, function: Callable[..., Any], batch: Batch, draw: Any, state: Any, kind: Hashable = None) -> Any:
+    graphs = run.captures.graphs
+    if kind not in graphs:
+        domains, step = batch.domains, batch.step
+        graphs[kind] = Captured(lambda x, y, *rest: function(run, Batch(x, y, domains, step), *rest))
+    return graphs[kind](*on_device((batch.images, batch.labels, draw, state), run.machine.device))
+
+
+def _clear_gradients(run: Run) -> None:
+    for parameter in run.parameters:
+        parameter.grad = None  # as zero_grad does, at a tenth of its cost

@@ -1,0 +1,38 @@
+"""Ranges are checked, and said, at the door."""
+
+import pytest
+import torch
+
+from mecam.hyperparameters import Choice, Hyperparameter, LogUniform, Uniform
+
+SHARE = Hyperparameter("a share", high=1, open_low=True)
+COUNT = Hyperparameter("a count", low=1, integer=True)
+
+
+@pytest.mark.parametrize("value", [0.5, 1, 1e-9, torch.tensor(0.5)])
+def test_allowed(value: object) -> None:
+    SHARE.check("SAM", "beta", value)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.1, float("nan"), float("inf"), torch.tensor(2.0)])
+def test_refused(value: object) -> None:
+    with pytest.raises(ValueError, match=r"SAM: beta=.* is not allowed; it must be a number in \(0, 1\]"):
+        SHARE.check("SAM", "beta", value)
+
+
+@pytest.mark.parametrize("value", ["0.5", None, True, [0.5]])
+def test_of_the_wrong_kind(value: object) -> None:
+    with pytest.raises(TypeError, match=r"it must be a number in \(0, 1\]"):
+        SHARE.check("SAM", "beta", value)
+
+
+def test_whole_numbers() -> None:
+    COUNT.check("LookSAM", "k", 3)
+    with pytest.raises(ValueError, match=r"k=2.5 is not allowed; it must be a whole number in \[1, inf\)"):
+        COUNT.check("LookSAM", "k", 2.5)
+
+
+def test_search_spaces_say_what_they_are() -> None:
+    assert str(Choice((0.01, 0.1))) == "{0.01, 0.1}"
+    assert str(Uniform(0, 0.5)) == "U(0, 0.5)"
+    assert str(LogUniform(-5, -3.5)) == "10^U(-5, -3.5)"
