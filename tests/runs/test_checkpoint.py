@@ -148,6 +148,57 @@ def test_any_tensor_comes_back_on_memory_of_its_own(tmp_path: Path) -> None:
     assert is_same(again["part"], state["part"])  # apart
 
 
+def test_strides_come_back(tmp_path: Path) -> None:
+    base = torch.randn(2, 3, 4, 5)
+    tensors = {
+        "channels last": base.to(memory_format=torch.channels_last),
+        "channels last, 1x1": torch.randn(6, 3, 1, 1).to(memory_format=torch.channels_last),
+        "permuted": base.permute(3, 0, 2, 1),
+        "expanded": torch.randn(2, 1).expand(2, 3),
+        "a part": base[:, 1:],
+        "empty": torch.empty(0, 3).t(),
+    }
+    save(tmp_path, tensors)
+    loaded = load(tmp_path)
+    assert is_same(loaded, {name: tensor.contiguous() for name, tensor in tensors.items()})
+    for name in ("channels last", "channels last, 1x1", "permuted"):
+        assert loaded[name].stride() == tensors[name].stride(), name
+    for name in ("expanded", "a part"):
+        assert loaded[name].is_contiguous(), name
+
+
+def test_a_fused_optimizer_resumes_on_a_network_in_channels_last(tmp_path: Path) -> None:
+    images = torch.randn(2, 3, 4, 4)
+
+    def build() -> tuple[nn.Module, FSAM]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(16, 2)).to(memory_format=torch.channels_last)
+        return model, FSAM(model.parameters(), torch.optim.Adam, lr=0.1, fused=True)
+
+    def train(model: nn.Module, optimizer: FSAM, steps: int) -> None:
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss: Tensor = model(images).square().mean()
+            loss.backward()
+            return loss
+
+        for _ in range(steps):
+            optimizer.step(closure)
+
+    model, optimizer = build()
+    train(model, optimizer, 1)
+    save(tmp_path, [model.state_dict(), optimizer.state_dict()])
+    train(model, optimizer, 2)
+    resumed, fresh = build()
+    resumed_state, optimizer_state = load(tmp_path)
+    resumed.load_state_dict(resumed_state)
+    fresh.load_state_dict(optimizer_state)
+    weight = next(resumed.parameters())
+    assert {value.stride() for value in fresh.state[weight].values() if value.dim() == 4} == {weight.stride()}
+    train(resumed, fresh, 2)
+    assert is_same(dict(resumed.state_dict()), dict(model.state_dict()))
+
+
 def test_a_parameter_comes_back_as_a_tensor(tmp_path: Path) -> None:
     save(tmp_path, nn.Parameter(torch.ones(2)))
     assert is_same(load(tmp_path), torch.ones(2))

@@ -5,6 +5,7 @@ takes to read the same float). Every object is one of
 
     {"dict": [[key, value], ...]}  {"tuple": [...]}  {"bytes": base64}  {"int": hexadecimal}  {"float": hexadecimal}
     {"tensor": name}  {"pairs": name of a real tensor, last axis (real, imaginary)}  {"array": one of these two}
+    {"strided": [name, strides]}, for channels last and the like: fused optimizers and sums depend on the strides
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import base64
 import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -66,17 +67,33 @@ DECODERS: dict[str, Callable[[Any, Mapping[str, Tensor]], Any]] = {
     "int": lambda text, _: int(text, 16),
     "float": lambda text, _: struct.unpack(">d", bytes.fromhex(text))[0],
     "tensor": lambda name, tensors: tensors[name],
+    "strided": lambda content, tensors: _with_strides(tensors[content[0]], content[1]),
     "pairs": lambda name, tensors: torch.view_as_complex(tensors[name]),
     "array": lambda node, tensors: decode(node, tensors).numpy(),
 }
 
 
-def _tensor(tensor: Tensor, tensors: dict[str, Tensor], where: str) -> dict[str, str]:
+def _tensor(tensor: Tensor, tensors: dict[str, Tensor], where: str) -> dict[str, Any]:
     if tensor.dtype in AS_PAIRS:
         tensors[where] = torch.view_as_real(tensor.detach().resolve_conj())
         return {"pairs": where}
     tensors[where] = tensor
-    return {"tensor": where}
+    contiguous = tensor.layout != torch.strided or tensor.stride() == torch.empty(tensor.shape, device="meta").stride()
+    return {"tensor": where} if contiguous or not _is_dense(tensor) else {"strided": [where, list(tensor.stride())]}
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Return whether the elements fill the memory, each once, in some order of the axes."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _with_strides(tensor: Tensor, strides: Sequence[int]) -> Tensor:
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)
 
 
 def _from_numpy(array: np.ndarray[Any, Any], where: str) -> Tensor:
