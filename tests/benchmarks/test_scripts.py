@@ -129,3 +129,8 @@ def test_a_step_on_a_cpu() -> None:
     text = run("cpu.py", "--batch", "4", "--rounds", "1", "--burst", "1", "--ways", "contiguous", "bf16")
     assert "| mecam: Python between the passes |" in text
     assert "| contiguous | " in text
+
+
+def test_cpu_memory() -> None:
+    text = run("cpu_memory.py", "--batch", "1", "--steps", "1", "--rounds", "1", "--threads", "1")
+    assert list(table(text)) == ["glibc's defaults", "freed memory kept"]

@@ -10,6 +10,7 @@ import torch
 
 from mecam import ranks
 from mecam.training import environment
+from mecam.training.memory import keep_freed_memory
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ def find_machine(device: str = "auto", precision: str = "auto", *, deterministic
     if precision == "auto":
         precision = "bf16" if has_bf16 else "fp32"
     ranks.join(chosen)
+    if chosen.type == "cpu":
+        keep_freed_memory()
     if chosen.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it, before its first call
         torch.use_deterministic_algorithms(deterministic, warn_only=True)

@@ -1,0 +1,24 @@
+"""Keep the memory of freed tensors for the next step of a run on a CPU.
+
+By default glibc returns freed blocks above 32 MiB to the system, which clears their pages again for the next step.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+
+# the numbers of malloc.h
+TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3
+KEPT = 2**31 - 1  # bytes of free memory at the end of the heap that are kept; glibc takes an int
+PAD = 64 << 20  # bytes that the heap grows by at once
+
+
+@cache
+def keep_freed_memory() -> bool:
+    """Let this process keep up to 2 GiB of freed memory. Return False where the C library is not glibc."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    settings = {MMAP_THRESHOLD: KEPT, TRIM_THRESHOLD: KEPT, TOP_PAD: PAD}
+    return all([mallopt(name, value) == 1 for name, value in settings.items()])
