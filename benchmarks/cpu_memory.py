@@ -47,7 +47,7 @@ def main() -> None:
         "setting": f"{options.backbone}, Adam, {options.batch} images of 224 px, {options.threads} threads",
         "repeats": f"{options.rounds} processes per way, each {options.steps} steps after 1 of warm-up",
     }
-    columns = ["", "s per step", "of it processor time", "of it in the system", "million page faults", "peak GiB"]
+    columns = ["way", "s per step", "of it processor time", "of it in the system", "million page faults", "peak GiB"]
     lines = [*heading("Freed memory on a CPU", "cpu", facts), *table(columns, rows)]
     publish([*lines, "", f"Time with freed memory kept, relative to without: {ratio:.2f}."], options.out)
 

@@ -21,4 +21,4 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     settings = {MMAP_THRESHOLD: KEPT, TRIM_THRESHOLD: KEPT, TOP_PAD: PAD}
-    return all([mallopt(name, value) == 1 for name, value in settings.items()])
+    return all(mallopt(name, value) == 1 for name, value in settings.items())
