@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import sys
 import threading
 from types import FrameType
 
@@ -17,8 +19,15 @@ class Interrupted(Exception):
         self.signal_number = signal_number
 
 
+def acknowledgement(signal_number: int) -> str:
+    """Return what is printed as soon as the signal arrives; a step and an evaluation can take a minute on a CPU."""
+    name = signal.Signals(signal_number).name
+    second = "is ignored" if ranks.count() > 1 else "would stop at once, without saving"
+    return f"{name} received; saving after the current step, then stopping. A second one is not needed: it {second}"
+
+
 class StopSignals:
-    """Note a SIGINT or SIGTERM and keep running; a second one kills, as is Python's default.
+    """Acknowledge a SIGINT or SIGTERM at once and keep running; a second one kills, as is Python's default.
 
     Under torchrun a second one is ignored: a Ctrl-C reaches every process, and torchrun sends it to them once more. It
     kills those that do not end within half a minute.
@@ -38,9 +47,13 @@ class StopSignals:
         self._restore()
 
     def _remember(self, number: int, _frame: FrameType | None) -> None:
-        self.received = number
+        first, self.received = self.received is None, number
         if ranks.count() == 1:
             self._restore()
+        if first and ranks.rank() == 0:
+            with contextlib.suppress(OSError, RuntimeError):  # stderr may be closed, or in the middle of a write
+                after_echo = "\n" if sys.stderr.isatty() else ""  # the terminal has just shown ^C
+                print(f"{after_echo}mecam: {acknowledgement(number)}", file=sys.stderr, flush=True)
 
     def _restore(self) -> None:
         for number, handler in self._former.items():
