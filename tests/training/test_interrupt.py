@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,44 @@ def test_the_first_is_remembered_and_the_second_goes_where_it_went_before(number
         assert heard == [number, number]
     finally:
         signal.signal(number, former)
+
+
+def test_the_first_is_acknowledged_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    former = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        with StopSignals():
+            assert capsys.readouterr().err == ""
+            signal.raise_signal(signal.SIGINT)
+            assert capsys.readouterr().err == (
+                "mecam: SIGINT received; saving after the current step, then stopping. A second one is not needed: it "
+                "would stop at once, without saving\n"
+            )
+            signal.raise_signal(signal.SIGINT)
+            assert capsys.readouterr().err == ""
+    finally:
+        signal.signal(signal.SIGINT, former)
+
+
+def test_a_closed_stderr_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with (tmp_path / "full").open("w") as file:
+        monkeypatch.setattr("sys.stderr", file)
+    with StopSignals() as signals:
+        signal.raise_signal(signal.SIGTERM)
+        assert signals.received == signal.SIGTERM
+
+
+def test_one_process_of_torchrun_acknowledges_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank, lines in (("0", 1), ("1", 0)):
+        monkeypatch.setenv("RANK", rank)
+        with StopSignals():
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGTERM)
+        said = capsys.readouterr().err.splitlines()
+        assert len(said) == lines
+        assert all(line.endswith("A second one is not needed: it is ignored") for line in said)
 
 
 def test_under_torchrun_the_second_does_not_kill(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,7 +157,7 @@ def _print_table(out: Path, **options: Any) -> None:
     print(text)
 
 
-@command("mecam report results --out report.html", "mecam report model")
+@command("mecam report results --out report.html", "mecam report model --out model.html")
 def report(
     out: Annotated[Path, typer.Argument(help="The --out of mecam bench or mecam train, or the folder of a run.")],
     file: Annotated[Path, typer.Option("--out", help="HTML file to write.")] = Path("report.html"),

@@ -41,9 +41,9 @@ def predict(
 
 
 @command(
-    "mecam evaluate model root",
+    "mecam evaluate model new-place",
+    "mecam evaluate model new-place --wrong wrong.csv --out evaluation.html",
     "mecam evaluate model photos.csv --format json",
-    "mecam evaluate model root --wrong wrong.csv --out evaluation.html",
 )
 def evaluate(
     model: ModelArgument,

@@ -74,7 +74,7 @@ class Evaluation:
 
     def facts(self) -> list[tuple[str, str, str]]:
         """Return name, value and explanation of each number on the whole set."""
-        unread = f"; {len(self.unreadable):,} cannot be read and are not counted" if self.unreadable else ""
+        unread = f"; not counted: {len(self.unreadable):,} unreadable" if self.unreadable else ""
         found = [
             ("images", f"{self.images:,}", f"{len(self.classes)} classes{unread}"),
             ("accuracy", _percent(self.accuracy), f"95 % interval over images: {_between(self.interval)}"),

@@ -27,7 +27,8 @@ th, td { text-align: right; padding: 0.3rem 0.7rem; border-bottom: 1px solid var
 th:first-child, td.text { text-align: left; } thead th { vertical-align: bottom; }
 .hit { background: color-mix(in srgb, var(--right) var(--share), transparent); }
 .miss { background: color-mix(in srgb, var(--wrong) var(--share), transparent); }
-a { color: inherit; } :target { outline: 3px solid var(--wrong); outline-offset: 0.4rem; }
+a { color: inherit; } img { vertical-align: middle; }
+:target { outline: 3px solid var(--wrong); outline-offset: 0.4rem; }
 pre { white-space: pre-wrap; border: 1px solid var(--line); padding: 0.7rem; }
 footer { margin-top: 3rem; opacity: 0.7; }
 """

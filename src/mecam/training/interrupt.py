@@ -51,7 +51,8 @@ class StopSignals:
         if ranks.count() == 1:
             self._restore()
         if first and ranks.rank() == 0:
-            with contextlib.suppress(OSError, RuntimeError):  # stderr may be closed, or in the middle of a write
+            # stderr may be closed, absent, or in the middle of a write
+            with contextlib.suppress(OSError, ValueError, AttributeError, RuntimeError):
                 after_echo = "\n" if sys.stderr.isatty() else ""  # the terminal has just shown ^C
                 print(f"{after_echo}mecam: {acknowledgement(number)}", file=sys.stderr, flush=True)
 
