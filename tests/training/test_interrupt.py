@@ -1,5 +1,6 @@
 """Signals: remembered once, deadly the second time, and no one else's handlers are lost."""
 
+import os
 import signal
 import threading
 from pathlib import Path
@@ -42,6 +43,57 @@ def test_the_first_is_acknowledged_at_once(capsys: pytest.CaptureFixture[str]) -
             assert capsys.readouterr().err == ""
     finally:
         signal.signal(signal.SIGINT, former)
+
+
+class Reader:
+    """A stderr that knows when it was written to."""
+
+    def __init__(self) -> None:
+        self.text, self.written = "", threading.Event()
+
+    def isatty(self) -> bool:
+        return False
+
+    def write(self, text: str) -> None:
+        self.text += text
+        self.written.set()
+
+    def flush(self) -> None:
+        pass
+
+
+def test_a_busy_main_thread_does_not_delay_the_acknowledgement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread gets the signal, so the main thread stays in its wait, as in a long backward pass."""
+    monkeypatch.setattr("sys.stderr", reader := Reader())
+    with StopSignals() as signals:
+        done = threading.Event()
+        other = threading.Thread(
+            target=lambda: (signal.pthread_kill(threading.get_ident(), signal.SIGINT), done.wait())
+        )
+        other.start()
+        reader.written.wait()
+        done.set()
+        other.join()
+        assert signals.received == signal.SIGINT
+    assert reader.text.count("SIGINT received") == 1
+
+
+def test_the_pipe_of_others_is_put_back() -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    former = signal.set_wakeup_fd(writing)
+    try:
+        threads = threading.active_count()
+        with StopSignals():
+            assert threading.active_count() == threads + 1
+        assert signal.set_wakeup_fd(writing) == writing
+        for thread in threading.enumerate():
+            if thread.name == "mecam signals":
+                thread.join()
+    finally:
+        signal.set_wakeup_fd(former)
+        os.close(reading)
+        os.close(writing)
 
 
 def test_a_closed_stderr_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
