@@ -63,17 +63,15 @@ class Reader:
 
 
 def test_a_busy_main_thread_does_not_delay_the_acknowledgement(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another thread gets the signal, so the main thread stays in its wait, as in a long backward pass."""
+    """Python writes a signal to the pipe when it arrives, and calls the handler when the main thread is free."""
     monkeypatch.setattr("sys.stderr", reader := Reader())
     with StopSignals() as signals:
-        done = threading.Event()
-        other = threading.Thread(
-            target=lambda: (signal.pthread_kill(threading.get_ident(), signal.SIGINT), done.wait())
-        )
-        other.start()
+        pipe = signal.set_wakeup_fd(-1)
+        signal.set_wakeup_fd(pipe)
+        os.write(pipe, bytes([signal.SIGINT]))
         reader.written.wait()
-        done.set()
-        other.join()
+        assert signals.received is None
+        signal.raise_signal(signal.SIGINT)
         assert signals.received == signal.SIGINT
     assert reader.text.count("SIGINT received") == 1
 
