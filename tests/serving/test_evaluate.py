@@ -107,23 +107,23 @@ def test_a_csv_file_gives_what_the_folder_gives(run: Path, images: Path, tmp_pat
 
 
 def test_json_has_the_fields(run: Path, mixed: Path) -> None:
-    said = ask(run, mixed, "--format", "json", "--quiet")
-    assert said.exit_code == 1
-    assert said.stderr.startswith(f"mecam: {mixed / 'lab' / 'red' / 'cut.png'} cannot be read")
+    result = ask(run, mixed, "--format", "json", "--quiet")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"mecam: {mixed / 'lab' / 'red' / 'cut.png'} cannot be read")
     found = mecam.evaluate(run, mixed)
-    assert json.loads(said.stdout) == json.loads(json.dumps(found.to_dict()))
+    assert json.loads(result.stdout) == json.loads(json.dumps(found.to_dict()))
     assert list(found.to_dict()) == list(Evaluation.__dataclass_fields__)
 
 
 def test_the_text_has_every_number(run: Path, mixed: Path) -> None:
-    said, found = ask(run, mixed), mecam.evaluate(run, mixed)
-    assert said.stdout == f"{found}\n"
+    result, found = ask(run, mixed), mecam.evaluate(run, mixed)
+    assert result.stdout == f"{found}\n"
     low, high = (100 * bound for bound in found.interval)
     number = r"accuracy +{:.1f} %  95 % interval over images: {:.1f} to {:.1f} %"
-    assert re.search(number.format(100 * found.accuracy, low, high), said.stdout)
-    assert re.search(rf"images +{found.images}  2 classes; not counted: 1 unreadable", said.stdout)
+    assert re.search(number.format(100 * found.accuracy, low, high), result.stdout)
+    assert re.search(rf"images +{found.images}  2 classes; not counted: 1 unreadable", result.stdout)
     for domain in ("lab", ODD):
-        assert any(line.startswith(f"{domain} ") for line in said.stdout.splitlines())
+        assert any(line.startswith(f"{domain} ") for line in result.stdout.splitlines())
     assert repr(found).startswith(f"<Evaluation: accuracy {100 * found.accuracy:.1f} % (")
     assert "\n" not in repr(found)
 

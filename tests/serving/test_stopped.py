@@ -39,7 +39,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def stopped(images: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """The --out of a run that got a SIGINT in a process of its own, and what it said."""
+    """The --out of a run that got a SIGINT in a process of its own, and its lines on stderr."""
     out = tmp_path_factory.mktemp("out")
     words = [sys.executable, "-m", "mecam.cli", "train", "--data", str(images), "--steps", "100000", "--out", str(out)]
     words += [word for name, value in TINY.items() for word in ("--set", f"{name}={value}")]
@@ -76,17 +76,17 @@ def test_it_is_used_by_every_command(
         "report": ["--out", tmp_path / "report.html"],
     }
     for path in (stopped[0], run.path):
-        said = ask(command, path, *words[command])
-        assert said.exit_code == 0, said.output
-        lines = [line for line in said.stderr.splitlines() if "was stopped" in line]
+        result = ask(command, path, *words[command])
+        assert result.exit_code == 0, result.output
+        lines = [line for line in result.stderr.splitlines() if "was stopped" in line]
         state = run.load_checkpoint()
         assert state is not None
         assert len(lines) == 1
         assert f"the run in {run.path} was stopped after step {state['step']} of 100000" in lines[0]
         assert re.search(rf"step {state['best']['step']}\b", lines[0])
     if command == "evaluate":
-        assert "accuracy" in said.stdout
-        assert json.loads(ask(*said_json(command, run.path, images)).stdout)["stopped"] is not None
+        assert "accuracy" in result.stdout
+        assert json.loads(ask(*as_json(command, run.path, images)).stdout)["stopped"] is not None
     elif command == "export":
         weights = state["best"]["weights"]
         exported = load_file(tmp_path / "model.safetensors")
@@ -97,7 +97,7 @@ def test_it_is_used_by_every_command(
         assert f"was stopped after step {state['step']} of 100000" in text
 
 
-def said_json(command: str, *words: object) -> list[object]:
+def as_json(command: str, *words: object) -> list[object]:
     return [command, *words, "--format", "json"]
 
 
@@ -161,14 +161,14 @@ def test_a_run_without_an_evaluation_has_no_model(images: Path, tmp_path: Path) 
     for file in run.checkpoint_folder.iterdir():
         file.unlink()
     for command in ("predict", "evaluate"):
-        said = ask(command, tmp_path, images)
-        assert (said.exit_code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
-        assert "has no model: it has no checkpoint yet. Run its mecam train command again" in said.stderr
+        result = ask(command, tmp_path, images)
+        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+        assert "has no model: it has no checkpoint yet. Run its mecam train command again" in result.stderr
     assert ask("report", tmp_path, "--out", tmp_path / "a.html").exit_code == 0  # its records are there
     run.records_file.unlink()
-    said = ask("report", tmp_path, "--out", tmp_path / "b.html")
-    assert (said.exit_code, said.stdout) == (2, "")
-    assert "has not been evaluated yet, so there is nothing to report. Run its mecam train" in said.stderr
+    result = ask("report", tmp_path, "--out", tmp_path / "b.html")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "has not been evaluated yet, so there is nothing to report. Run its mecam train" in result.stderr
 
 
 def test_a_run_that_is_under_way_is_not_called_stopped(images: Path, tmp_path: Path) -> None:

@@ -77,11 +77,11 @@ def evaluate(
     if trained.stopped:
         warn(trained.stopped)
     with shown(quiet=quiet, lines=no_lines) as progress:
-        found = evaluate(trained, folder, wrong=wrong, out=out, progress=progress)
-    for line in (*found.ignored, *found.unreadable):
+        evaluation = evaluate(trained, folder, wrong=wrong, out=out, progress=progress)
+    for line in (*evaluation.ignored, *evaluation.unreadable):
         warn(line)
-    print(json.dumps(found.to_dict(), indent=2) if format == "json" else found)
-    return 1 if found.unreadable else 0
+    print(json.dumps(evaluation.to_dict(), indent=2) if format == "json" else evaluation)
+    return 1 if evaluation.unreadable else 0
 
 
 @command("mecam rerun model", "mecam rerun results/RUN --out again")

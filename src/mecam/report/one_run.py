@@ -78,11 +78,11 @@ def _progress(folder: RunFolder, records: Sequence[Mapping[str, Any]]) -> tuple[
 
 
 def _facts(recipe: Recipe, splits: Mapping[str, Any], selected: int | None, run_id: str) -> list[tuple[str, str]]:
-    found = summarize(splits, recipe.target)
-    unseen = [] if recipe.target is None else [(f"accuracy on {recipe.target}, unseen", _percent(found.target))]
+    summary = summarize(splits, recipe.target)
+    unseen = [] if recipe.target is None else [(f"accuracy on {recipe.target}, unseen", _percent(summary.target))]
     return [
         *unseen,
-        ("accuracy on the sources' held-out images", _percent(found.validation)),
+        ("accuracy on the sources' held-out images", _percent(summary.validation)),
         ("weights", "averaged" if selected is None else f"of step {selected} of {recipe.steps}"),
         ("data", recipe.data),
         ("backbone", recipe.backbone),
@@ -153,11 +153,11 @@ def _data(folder: RunFolder, recipe: Recipe, notes: list[str]) -> DomainSet | No
     return None
 
 
-def _evaluations(found: Curve, target: str | None) -> str:
+def _evaluations(evaluations: Curve, target: str | None) -> str:
     unseen = [] if target is None else [f"{target}, unseen"]
     rows: list[tuple[str, ...]] = [("step", "sources' held-out images", "their loss", *unseen)]
-    values = [found.source_accuracy, found.source_loss, *([found.target_accuracy] if unseen else [])]
-    for place, step in enumerate(found.steps):
+    values = [evaluations.source_accuracy, evaluations.source_loss, *([evaluations.target_accuracy] if unseen else [])]
+    for place, step in enumerate(evaluations.steps):
         accuracy, loss, *others = (column[place] for column in values)
         rows.append((str(step), _points(accuracy), "-" if loss is None else f"{loss:g}", *map(_points, others)))
     return table(rows)

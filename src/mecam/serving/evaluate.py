@@ -69,11 +69,11 @@ def evaluate(
                     mistakes.add(one, predicted, prediction.probability)
     if not tallies:
         raise DataError(f"none of the {len(images):,} images of {folder} can be read: {unreadable[0]}")
-    found = summarize(model.classes, tallies, unreadable=unreadable, ignored=ignored, stopped=model.stopped)
+    evaluation = summarize(model.classes, tallies, unreadable=unreadable, ignored=ignored, stopped=model.stopped)
     if out is not None:
         make_folder(Path(out).parent)
-        write_atomic(out, evaluation_page(found, mistakes, Path(folder), Path(out)).encode("utf-8", "replace"))
-    return found
+        write_atomic(out, evaluation_page(evaluation, mistakes, Path(folder), Path(out)).encode("utf-8", "replace"))
+    return evaluation
 
 
 @contextmanager

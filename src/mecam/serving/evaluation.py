@@ -1,4 +1,4 @@
-"""What an evaluation of a model found, as values, as text and as JSON."""
+"""The result of an evaluation: values, text and JSON."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Evaluation:
     def facts(self) -> list[tuple[str, str, str]]:
         """Return name, value and explanation of each number on the whole set."""
         unread = f"; not counted: {len(self.unreadable):,} unreadable" if self.unreadable else ""
-        found = [
+        rows = [
             ("images", f"{self.images:,}", f"{len(self.classes)} classes{unread}"),
             ("accuracy", _percent(self.accuracy), f"95 % interval over images: {_between(self.interval)}"),
             ("balanced accuracy", _percent(self.balanced_accuracy), "mean over classes with images"),
@@ -84,8 +84,8 @@ class Evaluation:
         ]
         if self.domain_mean is not None and self.domain_interval is not None:
             what = f"95 % interval over {len(self.domains)} domains: {_between(self.domain_interval)}"
-            found.insert(2, ("mean of domains", _percent(self.domain_mean), what))
-        return found
+            rows.insert(2, ("mean of domains", _percent(self.domain_mean), what))
+        return rows
 
     def class_rows(self) -> list[tuple[str, ...]]:
         """Return a table of the classes, with its head."""

@@ -33,14 +33,14 @@ class Labelled:
 def find_labelled(source: Path, classes: Sequence[str]) -> tuple[list[Labelled], list[str]]:
     """Return the images of a folder or CSV file by the classes of a model, and one line per thing that is ignored."""
     if source.is_dir():
-        found, ignored = _from_folder(source, classes)
+        labelled, ignored = _from_folder(source, classes)
     elif source.is_file():
-        found, ignored = list(_from_csv(source, classes)), []
+        labelled, ignored = list(_from_csv(source, classes)), []
     else:
         raise DataError(f"there is no {source}; {LAYOUTS}")
-    if not found:
+    if not labelled:
         raise DataError(f"there are no images in {source}{''.join(f'; {line}' for line in ignored[:3])}; {LAYOUTS}")
-    return found, ignored
+    return labelled, ignored
 
 
 def _from_folder(root: Path, classes: Sequence[str]) -> tuple[list[Labelled], list[str]]:
@@ -54,16 +54,16 @@ def _from_folder(root: Path, classes: Sequence[str]) -> tuple[list[Labelled], li
         folders = [("", label, path) for label, path in top.items()]
         ignored = _loose(root, "")
     _check_known([label for _, label, _ in folders], classes, str(root))
-    found = []
+    labelled = []
     for domain, label, path in folders:
         images, others = walk(path)
-        found += [Labelled(image, classes.index(label), domain) for image in images]
+        labelled += [Labelled(image, classes.index(label), domain) for image in images]
         name = path.relative_to(root)
         if others:
             ignored.append(f"{name}: not images, ignored: {_names(others, path)}")
         if not images:
             ignored.append(f"{name}: no images")
-    return found, ignored
+    return labelled, ignored
 
 
 def _has_domains(top: Tree, second: Sequence[str], classes: Sequence[str]) -> bool:

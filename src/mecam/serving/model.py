@@ -121,8 +121,8 @@ class TrainedModel:
 def load_model(path: Path | str, *, device: torch.device | str = "cpu") -> TrainedModel:
     """Load the model of a run: the selected weights, or the best so far if it has not finished (see `stopped`)."""
     folder = find_run(path)
-    found = read_weights(folder)
-    facts = found.facts
+    weights = read_weights(folder)
+    facts = weights.facts
     classes = len(facts["classes"])
     moved = facts["method"] in methods.METHODS.examples and facts["method"] not in methods.METHODS
     # a method that became an example has the plain network
@@ -136,9 +136,9 @@ def load_model(path: Path | str, *, device: torch.device | str = "cpu") -> Train
     )
     network = method.build(plain, Setting(classes, facts["domains"], steps=1, lr=0.0))
     try:
-        network.load_state_dict(found.tensors)
+        network.load_state_dict(weights.tensors)
     except RuntimeError as error:
-        file = folder.model_file if found.stopped is None else folder.checkpoint_folder
+        file = folder.model_file if weights.stopped is None else folder.checkpoint_folder
         raise RunError(f"{file} does not fit the network {facts['backbone']}: {error}") from error
     return TrainedModel(
         network.to(device).eval(),
@@ -146,5 +146,5 @@ def load_model(path: Path | str, *, device: torch.device | str = "cpu") -> Train
         Preprocessing.from_dict(facts),
         facts["backbone"],
         alone=method.mates,
-        stopped=found.stopped,
+        stopped=weights.stopped,
     )

@@ -56,18 +56,18 @@ class Mistakes:
         return [(confidence, one) for confidence, *_, one in sorted(self._kept[pair], reverse=True)]
 
 
-def evaluation_page(found: Evaluation, mistakes: Mistakes, source: Path, file: Path) -> str:
+def evaluation_page(evaluation: Evaluation, mistakes: Mistakes, source: Path, file: Path) -> str:
     """Return the page on an evaluation of `source`, to be written to `file`, from which its links lead to images."""
-    parts = [table([("", "", ""), *found.facts()], text=(2,))]
-    if found.stopped:
-        parts.insert(0, f'<p class="note">{escape(found.stopped)}</p>')
-    if len(found.domains) > 1:
-        parts += ["<h2>Domains</h2>", table(found.domain_rows())]
-    names = [one.name for one in found.classes]
-    parts += ["<h2>Classes</h2>", table(found.class_rows()), '<h2 id="confusion">Confusion</h2>']
-    parts.append(confusion(names, found.confusion, mistakes))
+    parts = [table([("", "", ""), *evaluation.facts()], text=(2,))]
+    if evaluation.stopped:
+        parts.insert(0, f'<p class="note">{escape(evaluation.stopped)}</p>')
+    if len(evaluation.domains) > 1:
+        parts += ["<h2>Domains</h2>", table(evaluation.domain_rows())]
+    names = [one.name for one in evaluation.classes]
+    parts += ["<h2>Classes</h2>", table(evaluation.class_rows()), '<h2 id="confusion">Confusion</h2>']
+    parts.append(confusion(names, evaluation.confusion, mistakes))
     parts += wrong_images(mistakes, lambda one: _link(one.image, file), "mecam evaluate --wrong lists all")
-    for title, lines in (("Images that cannot be read", found.unreadable), ("Ignored", found.ignored)):
+    for title, lines in (("Images that cannot be read", evaluation.unreadable), ("Ignored", evaluation.ignored)):
         if lines:
             parts.append(f"<h2>{title}</h2><ul>{''.join(f'<li>{escape(line)}</li>' for line in lines[:LISTED])}</ul>")
             if len(lines) > LISTED:

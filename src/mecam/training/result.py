@@ -95,7 +95,7 @@ def metrics(
 def facts(run: Run) -> dict[str, Any]:
     """Return what is needed to use the weights of this run."""
     recipe, network = run.recipe, run.network
-    found = {
+    needed = {
         "backbone": recipe.backbone,
         "method": recipe.method,
         "method_settings": recipe.method_settings,
@@ -104,8 +104,8 @@ def facts(run: Run) -> dict[str, Any]:
         **network.preprocessing.to_dict(),
     }
     if network.offline is not None:
-        found["architecture"], found["architecture_settings"] = network.offline
-    return found
+        needed["architecture"], needed["architecture_settings"] = network.offline
+    return needed
 
 
 def _predictions(run: Run, logits: Mapping[Split, Tensor]) -> dict[str, Tensor]:
