@@ -1,7 +1,8 @@
 """Train image classifiers that hold up in domains they have never seen.
 
-`mecam.train(recipe)` is what `mecam train` does, `mecam.bench(...)` what `mecam bench` does. Nothing is imported before
-it is asked for, so that `import mecam` and `mecam --help` are quick.
+`mecam.train(recipe)` is what `mecam train` does, `mecam.evaluate(model, folder)` what `mecam evaluate` does, and
+`mecam.bench(...)` what `mecam bench` does. Nothing is imported before it is asked for, so that `import mecam` and
+`mecam --help` are quick.
 """
 
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 __version__ = "0.1.0"
 _FUNCTIONS = {
     "train": "mecam.training",
+    "evaluate": "mecam.serving",
     "bench": "mecam.benchmark.experiment",
     "Recipe": "mecam.recipe",
     "repair_torchvision": "mecam._torchvision",

@@ -57,6 +57,9 @@ class Sandbox:
             write_pictures(home / "benchmarks" / name, known.domains)
         self.inputs |= {"benchmarks": home / "benchmarks", "PACS": home / "benchmarks" / "PACS"}
         self.inputs["folder-of-photos"] = home / "root" / "sketch" / "circle"
+        self.inputs["new-place"] = home / "root" / "sketch"
+        self.inputs["photos.csv"] = home / "photos.csv"
+        self.inputs["photos.csv"].write_text(f"path,label\n{self.inputs['photo.jpg']},circle\n", encoding="utf-8")
         for name, line in PRODUCERS.items():
             result, folder = self.run(line)
             assert result.exit_code == 0, f"{line}: {result.output}"

@@ -51,6 +51,21 @@ def test_one_at_a_time(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job-000002", "other-000001"]
 
 
+def test_whether_a_claim_is_held_is_seen_without_a_trace(tmp_path: Path, ended: Owner) -> None:
+    assert not claims.is_held(tmp_path, "job")
+    with acquire(tmp_path, "job"):
+        before = sorted(tmp_path.iterdir())
+        assert claims.is_held(tmp_path, "job")
+        assert sorted(tmp_path.iterdir()) == before
+    assert not claims.is_held(tmp_path, "job")
+    put(tmp_path, 7, ELSEWHERE)
+    assert claims.is_held(tmp_path, "job")
+    put(tmp_path, 8, ELSEWHERE, silent=STALE + 60)
+    assert not claims.is_held(tmp_path, "job")
+    put(tmp_path, 9, ended)
+    assert not claims.is_held(tmp_path, "job")
+
+
 def test_a_removed_claim_leaves_no_file(tmp_path: Path) -> None:
     acquire(tmp_path, "job").release(remove=True)
     assert list(tmp_path.iterdir()) == []

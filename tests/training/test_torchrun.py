@@ -145,7 +145,8 @@ def test_two_processes_evaluate_as_one(pair: Pair) -> None:
 
 
 def test_a_stopped_pair_is_saved_and_resumes_bit_for_bit(pair: Pair) -> None:
-    (stop,) = (line for line in pair.stopped.splitlines() if line.startswith("mecam: "))  # one of the two talks
+    received, stop = (line for line in pair.stopped.splitlines() if line.startswith("mecam: "))  # one of the two talks
+    assert received.startswith("mecam: SIGTERM received; saving after the current step")
     expected = "mecam: stopped by SIGTERM after step {}; the run is saved. The same command resumes it."
     assert stop in {expected.format(step) for step in (10, 20)}
     stopped, undisturbed = (run_folder(pair.out / name) for name in ("two long", "two undisturbed"))

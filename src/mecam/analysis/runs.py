@@ -106,7 +106,9 @@ def objective_of(
     if limit is not None and limit < 1:
         raise ValueError(f"limit={limit} images; it must be at least 1")
     folder = find_run(path)
-    if folder.is_done() and not folder.model_file.exists():
+    if not folder.is_done():
+        raise RunError(f"the run in {folder.path} is not finished; run its mecam train command again to resume it")
+    if not folder.model_file.exists():
         raise RunError(f"the run in {folder.path} has no weights: {folder.model_file.name} is missing")
     device = torch.device(device)
     model = load_model(folder.path, device=device)

@@ -157,12 +157,15 @@ def _print_table(out: Path, **options: Any) -> None:
     print(text)
 
 
-@command("mecam report results --out report.html")
+@command("mecam report results --out report.html", "mecam report model --out model.html")
 def report(
-    out: ResultsArgument,
+    out: Annotated[Path, typer.Argument(help="The --out of mecam bench or mecam train, or the folder of a run.")],
     file: Annotated[Path, typer.Option("--out", help="HTML file to write.")] = Path("report.html"),
 ) -> None:
-    """Write a self-contained web page: leaderboard, curves, mistakes, and the recipe behind every number."""
+    """Write a self-contained web page: leaderboard, curves, mistakes, and the recipe behind every number.
+
+    A single run, also a stopped one, has a page of its own.
+    """
     from mecam.report import write
 
     print(write(out, file, progress=lambda event: warn(event.text)))

@@ -1,7 +1,8 @@
-"""`mecam predict`, `rerun`, `verify` and `export`: finished runs in use."""
+"""`mecam predict`, `evaluate`, `rerun`, `verify` and `export`: runs in use."""
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -9,12 +10,12 @@ from typing import Annotated
 import typer
 
 from mecam.cli._app import command, one_line, warn
-from mecam.cli.options import Device, Out, RunArgument
+from mecam.cli.options import Device, ModelArgument, Out, Quiet, RunArgument
 
 
 @command("mecam predict model photo.jpg folder-of-photos", "mecam predict model photo.jpg --format json")
 def predict(
-    run: RunArgument,
+    run: ModelArgument,
     images: Annotated[list[Path], typer.Argument(help="Image files and folders.")],
     format: Annotated[str, typer.Option(help="Output format: csv or json.")] = "csv",
     probabilities: Annotated[bool, typer.Option("--probabilities", help="Add the probability of every class.")] = False,
@@ -26,6 +27,8 @@ def predict(
 
     check_form(format)
     model = load_model(run, device=find_machine(device).device)
+    if model.stopped:
+        warn(model.stopped)
     unreadable = 0
     with writer(format, sys.stdout, model.classes if probabilities else ()) as write:
         for prediction in model.predictions(find_images(images)):
@@ -35,6 +38,50 @@ def predict(
                 unreadable += 1
                 warn(prediction.error)
     return 1 if unreadable else 0
+
+
+@command(
+    "mecam evaluate model new-place",
+    "mecam evaluate model new-place --wrong wrong.csv --out evaluation.html",
+    "mecam evaluate model photos.csv --format json",
+)
+def evaluate(
+    model: ModelArgument,
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="FOLDER/<class>/<image>, FOLDER/<domain>/<class>/<image>, or a CSV file with columns path, label and "
+            "maybe domain."
+        ),
+    ],
+    wrong: Annotated[
+        Path | None,
+        typer.Option(help="CSV file to write: the misclassified images, with the probability of every class."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="HTML page to write, with the images behind each confusion.")] = None,
+    format: Annotated[str, typer.Option(help="Output format: terminal or json.")] = "terminal",
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> int:
+    """Measure accuracy, confusions and calibration on labelled images.
+
+    Classes are matched by name. Unreadable images are reported and not counted, with exit code 1.
+    """
+    if format not in ("terminal", "json"):
+        raise ValueError(f"there is no format {format!r}; there are terminal and json")
+    from mecam.progress import no_lines, shown
+    from mecam.serving import evaluate, load_model
+    from mecam.training.machine import find_machine
+
+    trained = load_model(model, device=find_machine(device).device)
+    if trained.stopped:
+        warn(trained.stopped)
+    with shown(quiet=quiet, lines=no_lines) as progress:
+        evaluation = evaluate(trained, folder, wrong=wrong, out=out, progress=progress)
+    for line in (*evaluation.ignored, *evaluation.unreadable):
+        warn(line)
+    print(json.dumps(evaluation.to_dict(), indent=2) if format == "json" else evaluation)
+    return 1 if evaluation.unreadable else 0
 
 
 @command("mecam rerun model", "mecam rerun results/RUN --out again")
@@ -69,11 +116,14 @@ def verify(
 
 @command("mecam export model --out exported", "mecam export model --format safetensors")
 def export(
-    run: RunArgument,
+    run: ModelArgument,
     out: Out = Path("exported"),
     format: Annotated[str, typer.Option(help="File format: onnx or safetensors.")] = "onnx",
 ) -> None:
     """Export a model to one file, check its outputs, and write its preprocessing beside it."""
     from mecam.serving import export, load_model
 
-    print(export(load_model(run), out, form=format))
+    model = load_model(run)
+    if model.stopped:
+        warn(model.stopped)
+    print(export(model, out, form=format))

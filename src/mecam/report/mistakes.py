@@ -44,9 +44,7 @@ def predictions(folder: RunFolder, data: DomainSet | None, thumbnails: Thumbnail
     if not columns.get("label"):
         return None
     labels, predicted = columns["label"], columns["predicted"]
-    classes = list(data.classes) if data is not None else _classes(folder, [*labels, *predicted])
-    if max(*labels, *predicted) >= len(classes):
-        raise ValueError(f"{folder.predictions_file} has labels above the {len(classes)} classes")
+    classes = class_names(folder, data, [*labels, *predicted])
     counts = Counter(zip(labels, predicted, strict=True))
     whole = len(classes) <= WHOLE
     pairs = counts if whole else Counter({pair: n for pair, n in counts.items() if pair[0] != pair[1]})
@@ -64,8 +62,15 @@ def predictions(folder: RunFolder, data: DomainSet | None, thumbnails: Thumbnail
     return Predictions(classes, len(labels), whole, [(*pair, count) for pair, count in kept], mistakes)
 
 
-def _classes(folder: RunFolder, labels: Sequence[int]) -> list[str]:
-    """Return the class names stored with the weights; numbers if there are none."""
-    facts = folder.read_model()[1] if folder.model_file.exists() else None
-    names = facts.get("classes") if isinstance(facts, dict) else None
-    return list(map(str, names)) if isinstance(names, list) else [f"class {n}" for n in range(max(labels) + 1)]
+def class_names(folder: RunFolder, data: DomainSet | None, labels: Sequence[int]) -> list[str]:
+    """Return the names of the classes: the data's, or those stored with the weights, or numbers."""
+    if data is not None:
+        classes = list(data.classes)
+    else:
+        facts = folder.read_model()[1] if folder.model_file.exists() else None
+        names = facts.get("classes") if isinstance(facts, dict) else None
+        classes = [str(name) for name in names] if isinstance(names, list) else []
+        classes = classes or [f"class {n}" for n in range(max(labels) + 1)]
+    if max(labels) >= len(classes):
+        raise ValueError(f"{folder.predictions_file} has labels above the {len(classes)} classes")
+    return classes

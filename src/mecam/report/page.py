@@ -15,6 +15,7 @@ from typing import Any
 from mecam.benchmark.tables import Spread
 from mecam.progress import Event, Progress, silent
 from mecam.report.content import Content, gather
+from mecam.report.one_run import one_run_page, only_run
 from mecam.runs import write_atomic
 
 PARTS = ("dom", "charts", "leaderboard", "compare", "sweeps", "surfaces", "figures", "run", "page")  # scripts
@@ -30,7 +31,7 @@ def write(
     images: bool = True,
     progress: Progress = silent,
 ) -> Path:
-    """Write the page on the runs in `out` to `file`.
+    """Write the page on the runs in `out` to `file`. A single run, also a stopped one, has a page of its own.
 
     Args:
         spread: standard error, standard deviation or 95 % interval over trials.
@@ -39,11 +40,16 @@ def write(
     """
     out, file = Path(out), Path(file)
     if not out.is_dir():
-        raise ValueError(f"there is no folder {out}; give the --out of mecam bench")
+        raise ValueError(f"there is no folder {out}; give the --out of mecam bench or mecam train")
     file.parent.mkdir(parents=True, exist_ok=True)
-    content = gather(out, title=title, spread=spread, images=images)
-    write_atomic(file, render(content).encode("utf-8", "replace"))
-    for note in content.notes:
+    single = only_run(out)
+    if single is not None:
+        page, notes = one_run_page(single, images=images)
+    else:
+        content = gather(out, title=title, spread=spread, images=images)
+        page, notes = render(content), content.notes
+    write_atomic(file, page.encode("utf-8", "replace"))
+    for note in notes:
         progress(Event(str(file), text=note, kind="warning"))
     return file
 

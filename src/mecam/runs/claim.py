@@ -32,3 +32,8 @@ def claim(folder: Path) -> Iterator[Callable[[], None]]:
         raise ClaimedError(f"another process is working on {folder} ({error}); wait for it, or stop it first") from None
     with held:
         yield partial(held.require, folder, ClaimedError)
+
+
+def is_claimed(folder: Path) -> bool:
+    """Return whether a process is working on the run in this folder."""
+    return claims.is_held(folder, NAME)

@@ -1,16 +1,20 @@
-"""Use a trained model: predict images, and export it for other programs."""
+"""Use a trained model: predict images, evaluate it on labelled ones, and export it for other programs."""
 
 from mecam.runs import find_run
+from mecam.serving.evaluate import evaluate
+from mecam.serving.evaluation import Evaluation
 from mecam.serving.export import ExportError, export
 from mecam.serving.images import find_images
 from mecam.serving.model import Prediction, TrainedModel, load_model
 from mecam.serving.tables import check_form, writer
 
 __all__ = [
+    "Evaluation",
     "ExportError",
     "Prediction",
     "TrainedModel",
     "check_form",
+    "evaluate",
     "export",
     "find_images",
     "find_run",

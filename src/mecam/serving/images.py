@@ -14,17 +14,20 @@ def find_images(paths: Iterable[Path]) -> list[Path]:
     """Return files as given and the images below folders, sorted; hidden files are ignored."""
     images: list[Path] = []
     for path in paths:
-        own = _images(path) if path.is_dir() else [path]
+        own = walk(path)[0] if path.is_dir() else [path]
         if not own:
             raise DataError(f"there are no images below {path}; known types are {', '.join(sorted(IMAGE_SUFFIXES))}")
         images += own
     return images
 
 
-def _images(folder: Path) -> list[Path]:
-    images = []
-    for inside, folders, files in os.walk(folder):  # links to folders are not followed: they may lead back
+def walk(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the images below a folder, and what is ignored: other files, and links to folders, which may lead back."""
+    images: list[Path] = []
+    ignored: list[Path] = []
+    for inside, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        names = (name for name in sorted(files) if Path(name).suffix.lower() in IMAGE_SUFFIXES)
-        images += [Path(inside) / name for name in names if not name.startswith(".")]
-    return images
+        ignored += [path for name in folders if (path := Path(inside) / name).is_symlink()]
+        for path in (Path(inside) / name for name in sorted(files) if not name.startswith(".")):
+            (images if path.suffix.lower() in IMAGE_SUFFIXES else ignored).append(path)
+    return images, ignored

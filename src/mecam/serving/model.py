@@ -1,4 +1,4 @@
-"""Load the model of a finished run and predict images with it."""
+"""Load the model of a run and predict images with it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from mecam.models.registry import TIMM
 from mecam.models.registry import create as create_network
 from mecam.preprocessing import Preprocessing
 from mecam.runs import RunError, find_run
+from mecam.serving.weights import read_weights
 
 # images per forward pass; on a CPU 8 images of 224 pixels fit into the cache
 BATCH, BATCH_ON_CPU = 64, 8
@@ -42,13 +43,14 @@ class Prediction:
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """The model of a finished run."""
+    """The model of a run."""
 
     network: nn.Module
     classes: tuple[str, ...]
     preprocessing: Preprocessing
     backbone: str
     alone: bool = False  # predict one image at a time, since predictions depend on batch mates
+    stopped: str | None = None  # for a run that has not finished: where it is, and of which step the weights are
 
     @property
     def device(self) -> torch.device:
@@ -67,21 +69,34 @@ class TrainedModel:
             for start in range(0, len(images), batch):
                 read = [future.result() for future in ahead]
                 ahead = [threads.submit(self._read, image) for image in images[start + batch : start + 2 * batch]]
-                pixels = [one for one in read if not isinstance(one, DataError)]
-                probabilities = iter(self.probabilities(pixels)) if pixels else iter(())
-                for image, one in zip(images[start : start + batch], read, strict=True):
+                group = images[start : start + batch]
+                pixels = {place: one for place, one in enumerate(read) if not isinstance(one, DataError)}
+                names = [str(group[place]) for place in pixels]
+                probabilities = iter(self._probabilities([*pixels.values()], names)) if pixels else iter(())
+                for image, one in zip(group, read, strict=True):
                     if isinstance(one, DataError):
                         yield Prediction(image, None, None, str(one))
                     else:
                         yield self._prediction(image, next(probabilities))
 
-    @torch.inference_mode()
     def probabilities(self, pictures: Sequence[NDArray[np.uint8]]) -> Tensor:
         """Return (n, classes) on the CPU for pictures (height, width, 3) of any size."""
+        return self._probabilities(pictures, [f"picture {number}" for number in range(len(pictures))])
+
+    @torch.inference_mode()
+    def _probabilities(self, pictures: Sequence[NDArray[np.uint8]], names: Sequence[str]) -> Tensor:
+        """Return (n, classes) on the CPU; an output that is not finite is an error that names the picture."""
         resized = torch.from_numpy(np.stack([self._resize(picture) for picture in pictures]))
         batch = resized.permute(0, 3, 1, 2).contiguous().to(self.device)
         pixels = evaluate_transform(batch, self.preprocessing)
         logits: Tensor = self.network(pixels.contiguous(memory_format=torch.channels_last))
+        finite = logits.isfinite().all(1).cpu()
+        if not finite.all():
+            first = names[int(finite.int().argmin())]
+            raise RunError(
+                f"the network's output for {first} is not finite (NaN or infinity), so there is no prediction: its "
+                "training diverged. Train again with a smaller learning rate"
+            )
         return logits.softmax(1).cpu()
 
     def _read(self, image: Picture) -> NDArray[np.uint8] | DataError:
@@ -104,11 +119,10 @@ class TrainedModel:
 
 
 def load_model(path: Path | str, *, device: torch.device | str = "cpu") -> TrainedModel:
-    """Load the model of a finished run."""
+    """Load the model of a run: the selected weights, or the best so far if it has not finished (see `stopped`)."""
     folder = find_run(path)
-    if not folder.is_done():
-        raise RunError(f"the run in {folder.path} is not finished; run its mecam train command again to resume it")
-    weights, facts = folder.read_model()
+    weights = read_weights(folder)
+    facts = weights.facts
     classes = len(facts["classes"])
     moved = facts["method"] in methods.METHODS.examples and facts["method"] not in methods.METHODS
     # a method that became an example has the plain network
@@ -122,13 +136,15 @@ def load_model(path: Path | str, *, device: torch.device | str = "cpu") -> Train
     )
     network = method.build(plain, Setting(classes, facts["domains"], steps=1, lr=0.0))
     try:
-        network.load_state_dict(weights)
+        network.load_state_dict(weights.tensors)
     except RuntimeError as error:
-        raise RunError(f"{folder.model_file} does not fit the network {facts['backbone']}: {error}") from error
+        file = folder.model_file if weights.stopped is None else folder.checkpoint_folder
+        raise RunError(f"{file} does not fit the network {facts['backbone']}: {error}") from error
     return TrainedModel(
         network.to(device).eval(),
         tuple(facts["classes"]),
         Preprocessing.from_dict(facts),
         facts["backbone"],
         alone=method.mates,
+        stopped=weights.stopped,
     )

@@ -18,6 +18,7 @@ import re
 import secrets
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -131,6 +132,17 @@ def acquire(folder: Path, name: str) -> Claim:
     threading.Thread(target=claim.send_heartbeats, name="mecam claim", daemon=True).start()
     _sweep(claim)
     return claim
+
+
+def is_held(folder: Path, name: str) -> bool:
+    """Return whether a process holds the claim of this name; nothing is written."""
+    last = _highest(folder, name)
+    try:
+        if last:
+            _require_free(_path(folder, name, last), time.time())
+    except HeldError:
+        return True
+    return False
 
 
 def _require_free(path: Path, now: float) -> None:

@@ -65,7 +65,7 @@ def finish(run: Run) -> Result:
     }
     if run.recipe.nonfinite == "skip":
         result["skipped_steps"] = int(run.optimizer.skipped)
-    return Result(run.trained.state_dict(), _facts(run), result, _predictions(run, logits))
+    return Result(run.trained.state_dict(), facts(run), result, _predictions(run, logits))
 
 
 def watched_splits(run: Run) -> dict[Split, NDArray[np.int64]]:
@@ -92,9 +92,10 @@ def metrics(
     return {str(split): asdict(own) for split, own in measured.items()}
 
 
-def _facts(run: Run) -> dict[str, Any]:
+def facts(run: Run) -> dict[str, Any]:
+    """Return what is needed to use the weights of this run."""
     recipe, network = run.recipe, run.network
-    facts = {
+    needed = {
         "backbone": recipe.backbone,
         "method": recipe.method,
         "method_settings": recipe.method_settings,
@@ -103,8 +104,8 @@ def _facts(run: Run) -> dict[str, Any]:
         **network.preprocessing.to_dict(),
     }
     if network.offline is not None:
-        facts["architecture"], facts["architecture_settings"] = network.offline
-    return facts
+        needed["architecture"], needed["architecture_settings"] = network.offline
+    return needed
 
 
 def _predictions(run: Run, logits: Mapping[Split, Tensor]) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from mecam import ranks
+from mecam.training.result import facts
 from mecam.training.run import Run
 from mecam.training.step import on_device
 
@@ -29,6 +30,7 @@ def state_dict(run: Run, step: int) -> dict[str, Any]:
         "method_state": run.method_state,
         "sampler": run.feed.state.sampler,
         "best": run.best.state_dict(),
+        "facts": facts(run),  # so that the best weights can be used before the end
         "ranks": ranks.gather(own),
     }
 

@@ -1,0 +1,83 @@
+"""Count predictions one by one, and compute accuracy, its interval and the calibration error from the counts."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+
+BINS = 15  # of the confidence, for the calibration error
+NORMAL = statistics.NormalDist().inv_cdf(0.975)  # of 95 % intervals
+Interval = tuple[float, float]
+
+
+class Tally:
+    """Counts of predictions. Its size does not depend on the number of images."""
+
+    def __init__(self, classes: int) -> None:
+        self.confusion = np.zeros((classes, classes), dtype=np.int64)  # by label and predicted class
+        self.right = np.zeros(BINS)  # right predictions by bin of the confidence
+        self.confidence = np.zeros(BINS)  # sum of the confidence by bin
+
+    def add(self, label: int, predicted: int, confidence: float) -> None:
+        """Count one prediction."""
+        place = min(int(confidence * BINS), BINS - 1)
+        self.confusion[label, predicted] += 1
+        self.right[place] += label == predicted
+        self.confidence[place] += confidence
+
+    def merge(self, other: Tally) -> None:
+        """Add the counts of another tally."""
+        self.confusion += other.confusion
+        self.right += other.right
+        self.confidence += other.confidence
+
+    @property
+    def images(self) -> int:
+        return int(self.confusion.sum())
+
+    @property
+    def hits(self) -> int:
+        return int(self.confusion.trace())
+
+    @property
+    def accuracy(self) -> float:
+        return self.hits / self.images
+
+    @property
+    def interval(self) -> Interval:
+        return wilson(self.hits, self.images)
+
+    @property
+    def balanced_accuracy(self) -> float:
+        """The mean accuracy of the classes that have images."""
+        counts = self.confusion.sum(1)
+        return float((self.confusion.diagonal()[counts > 0] / counts[counts > 0]).mean())
+
+    @property
+    def calibration_error(self) -> float:
+        """The sum over equal-width bins of the confidence of share * |accuracy - mean confidence|."""
+        return float(np.abs(self.right - self.confidence).sum() / self.images)
+
+    @property
+    def mean_confidence(self) -> float:
+        return float(self.confidence.sum() / self.images)
+
+
+def wilson(hits: int, images: int) -> Interval:
+    """Return Wilson's 95 % interval of a share."""
+    share, square = hits / images, NORMAL**2 / images
+    middle = (share + square / 2) / (1 + square)
+    half = NORMAL / (1 + square) * math.sqrt(share * (1 - share) / images + square / (4 * images))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def over_domains(accuracies: Sequence[float]) -> Interval:
+    """Return the 95 % interval of the mean accuracy over domains (Student's t), within 0 and 1."""
+    from scipy.stats import t
+
+    mean, spread = statistics.fmean(accuracies), statistics.stdev(accuracies)
+    half = float(t.ppf(0.975, len(accuracies) - 1)) * spread / math.sqrt(len(accuracies))
+    return max(0.0, mean - half), min(1.0, mean + half)
