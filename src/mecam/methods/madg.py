@@ -47,14 +47,14 @@ class MADG(Method):
         self.auxiliary = Side(heads, lr=setting.adam_lr, weight_decay=setting.weight_decay)
         return network
 
-    def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
+    def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         z = network.features(batch.images)
         logits = network.head(z)
         guess = logits.argmax(1)
         discrepancy = self.discrepancy(self.auxiliary.frozen(z), guess, batch.domains)
         return F.cross_entropy(logits, batch.labels) + self.lam * discrepancy, [z.detach(), guess]
 
-    def after(self, network: Any, batch: Batch, draw: Any, state: list[Tensor]) -> None:  # noqa: ARG002
+    def after(self, network: Any, batch: Batch, draw: Any, state: list[Tensor]) -> None:
         z, guess = state
         self.auxiliary.step(-self.discrepancy(self.auxiliary.module(z), guess, batch.domains))
 

@@ -51,7 +51,7 @@ class SagNet(Method):
             "content": torch.randperm(count, generator=generator),  # whose content it gets
         }
 
-    def loss(self, network: Network, batch: Batch, draw: dict[str, Tensor], state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
+    def loss(self, network: Network, batch: Batch, draw: dict[str, Tensor], state: Any) -> tuple[Tensor, Any]:
         z = network.features(batch.images)
         share, style, content = draw["share"].to(z), draw["style"].to(z.device), draw["content"].to(z.device)
         mean, variance = z.mean(1, keepdim=True), z.var(1, keepdim=True)
@@ -63,5 +63,5 @@ class SagNet(Method):
         confused = -F.log_softmax(self.style_head.frozen(style_alone), 1).mean()
         return classified + self.w * confused, style_alone.detach()
 
-    def after(self, network: Any, batch: Batch, draw: Any, state: Tensor) -> None:  # noqa: ARG002
+    def after(self, network: Any, batch: Batch, draw: Any, state: Tensor) -> None:
         self.style_head.step(F.cross_entropy(self.style_head.module(state), batch.labels))
