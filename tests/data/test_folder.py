@@ -27,7 +27,7 @@ def test_everything_is_in_sorted_order(root: Path) -> None:
     assert (found.name, found.domains, found.classes) == ("pets", ("a", "b"), ("cat", "dog"))
     assert found.files == (("a/cat/z.gif", "a/dog/y.png"), ("b/cat/x.png", "b/dog/1.jpg", "b/dog/2.png"))
     assert [found.labels(domain).tolist() for domain in (0, 1)] == [[0, 1], [0, 1, 1]]
-    assert found.path(1, 2) == root / "b" / "dog" / "2.png"
+    assert found.paths() == [*found.files[0], *found.files[1]]
     assert len(found) == 5
     assert found.notes == ()
 
@@ -88,7 +88,7 @@ def test_odd_names_work(root: Path, name: str) -> None:
     assert name in found.domains
     assert f"a/cat/{name}.png" in found.files[found.domains.index("a")]
     domain = found.domains.index(name)
-    assert all(found.path(domain, index).is_file() for index in range(2))
+    assert all((root / file).is_file() for file in found.files[domain])
 
 
 def test_odd_class_names_work(tmp_path: Path) -> None:

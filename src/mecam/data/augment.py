@@ -194,12 +194,7 @@ def _crop(
 
 
 def _resampling(
-    start: Tensor,
-    length: Tensor,
-    size: int,
-    pixels: int,
-    interpolation: Interpolation,
-    mirror: Tensor | None = None,
+    start: Tensor, length: Tensor, size: int, pixels: int, interpolation: Interpolation, mirror: Tensor | None = None
 ) -> Tensor:
     """Return (B, size, pixels): the weights of the pixels in each of `size` samples of [start, start + length).
 

@@ -32,10 +32,8 @@ UPRIGHT = {  # by EXIF orientation
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-ON_ITS_SIDE, FROM_THE_END = (
-    (5, 6, 7, 8),
-    (3, 4, 7, 8),
-)  # rows are columns of the file; rows are in reverse order
+ON_ITS_SIDE = (5, 6, 7, 8)  # rows are columns of the file
+FROM_THE_END = (3, 4, 7, 8)  # rows are in reverse order
 
 Source = Path | bytes | IO[bytes]
 
@@ -78,12 +76,8 @@ def resample(source: Source, *, name: str, size: tuple[int, int], max_pixels: in
                 "reasonable memory; crop the image or remove the file"
             )
         upright = _Upright.of(image)
-        if upright.is_plain:
-            rgb = image
-        elif image.width * image.height <= LARGE_PIXELS:
-            rgb = _assembled(upright, upright.width, name)
-        else:
-            rgb = _assembled(upright, width, name)
+        is_large = image.width * image.height > LARGE_PIXELS
+        rgb = image if upright.is_plain else _assembled(upright, width if is_large else upright.width, name)
         resized = rgb.resize((width, height), Image.Resampling.BILINEAR)
         return Resampled(np.asarray(resized), upright.width, upright.height)
 
@@ -186,11 +180,10 @@ class _Upright:
         rows = max(1, STRIP_PIXELS // self.width)
         for top in range(0, self.height, rows):
             bottom = min(top + rows, self.height)
-            start, end = (top, bottom)
-            if self.orientation in FROM_THE_END:
-                start, end = self.height - bottom, self.height - top
-            lies = self.orientation in ON_ITS_SIDE
-            strip = self.image.crop((start, 0, end, self.width) if lies else (0, start, self.width, end))
+            from_the_end = self.orientation in FROM_THE_END
+            start, end = (self.height - bottom, self.height - top) if from_the_end else (top, bottom)
+            on_its_side = self.orientation in ON_ITS_SIDE
+            strip = self.image.crop((start, 0, end, self.width) if on_its_side else (0, start, self.width, end))
             yield top, strip.transpose(UPRIGHT[self.orientation]) if self.orientation in UPRIGHT else strip
 
 

@@ -145,15 +145,11 @@ class Store:
             self._check_shards(entries["offset"])
             pixels = self._data.reshape(-1, 3, *self.size)
             return torch.from_numpy(pixels.take(entries["offset"].astype(np.int64) // pixels[0].size, axis=0))
+        decode, arguments = partial(self._decode, domain), (rows.tolist(), entries)
+        decoded = map(decode, *arguments) if len(rows) == 1 else self._workers().map(decode, *arguments)
         out = np.empty((len(rows), 3, *self.size), dtype=np.uint8)
-
-        def fill(position: int) -> None:
-            out[position] = self._decode(domain, int(rows[position]), entries[position])
-
-        if len(rows) == 1:
-            fill(0)
-        else:
-            list(self._workers().map(fill, range(len(rows))))
+        for place, pixels in enumerate(decoded):
+            out[place] = pixels
         return torch.from_numpy(out)
 
     def verify(self) -> None:
