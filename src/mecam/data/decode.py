@@ -6,6 +6,7 @@ result and one strip at a time.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -114,7 +115,7 @@ def _opened(source: Source | Image.Image, name: str, max_pixels: int) -> Iterato
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DataError(f"{name} is refused as a decompression bomb: {error}") from error
     except UnidentifiedImageError as error:
-        if _is_empty(source):
+        if not isinstance(source, Image.Image) and _is_empty(source):
             raise DataError(f"{name} is empty (0 bytes); fetch the file again or remove it") from error
         raise DataError(
             f"{name} cannot be read as an image: it is none of {', '.join(FORMATS)}, or its first bytes are damaged; "
@@ -130,14 +131,10 @@ def _read_header(source: Source) -> Image.Image:
     return Image.open(BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
 
 
-def _is_empty(source: Source | Image.Image) -> bool:
-    if isinstance(source, Image.Image):
-        return False
-    if isinstance(source, bytes):
-        return not source
+def _is_empty(source: Source) -> bool:
     if isinstance(source, Path):
         return source.stat().st_size == 0
-    return source.seek(0, 2) == 0
+    return not source if isinstance(source, bytes) else source.seek(0, os.SEEK_END) == 0
 
 
 def _check_size(image: Image.Image, name: str, max_pixels: int) -> None:

@@ -85,19 +85,15 @@ class Method:
     compares: ClassVar[bool] = False
     mates: ClassVar[bool] = False  # predictions depend on the other images of the batch
     optimizer_settings: ClassVar[Mapping[str, Any]] = {}  # Adam's settings by the authors; the recipe has priority
+    sides: Mapping[str, Side] = {}  # auxiliary modules such as adversaries, each with its own optimizer; set by `build`
     virtual_domain: Any = None  # has `active()`, which an optimizer enters for its meta pass
 
     def build(self, network: Network, setting: Setting) -> nn.Module:
         """Return the module to train, which maps images to logits. New parts are initialised from torch's generator.
 
-        Modules with an optimizer of their own belong to `self.sides`.
+        Modules with an optimizer of their own are listed in `self.sides`.
         """
         return network
-
-    @property
-    def sides(self) -> Mapping[str, Side]:
-        """Auxiliary modules such as adversaries, each with its own optimizer."""
-        return {}
 
     def groups(self, network: nn.Module) -> Sequence[Sequence[nn.Parameter]]:
         """Return the parameters of the main optimizer, in groups that may have different learning rates."""

@@ -63,14 +63,11 @@ class DANN(Method):
     def optimizer_settings(self) -> Mapping[str, Any]:  # type: ignore[override]
         return {"betas": self.betas}
 
-    @property
-    def sides(self) -> Mapping[str, Side]:
-        return {"discriminator": self.discriminator}
-
     def build(self, network: Network, setting: Setting) -> nn.Module:
         module = self.make_discriminator(network.num_features, setting).to(network.head.weight)
         lr = setting.adam_lr if self.lr_d is None else self.lr_d
         self.discriminator = Side(module, lr=lr, weight_decay=self.weight_decay_d, betas=self.betas)
+        self.sides = {"discriminator": self.discriminator}
         return network
 
     def make_discriminator(self, features: int, setting: Setting) -> nn.Module:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -41,10 +41,6 @@ class MDSDI(Method):
     def __init__(self, *, covariance: int = 0) -> None:
         self.proper = bool(covariance)
 
-    @property
-    def sides(self) -> Mapping[str, Side]:
-        return {"discriminator": self.discriminator}
-
     def build(self, network: Network, setting: Setting) -> nn.Module:
         features, like = network.num_features, network.head.weight
         network.featurizer = Pair(network.featurizer)
@@ -58,6 +54,7 @@ class MDSDI(Method):
         network.add_module("domain_head", nn.Linear(features, setting.domains).to(like))
         discriminator = mlp(features, setting.domains, width=features, depth=3).to(like)
         self.discriminator = Side(discriminator, lr=setting.adam_lr, weight_decay=setting.weight_decay)
+        self.sides = {"discriminator": self.discriminator}
         self.lr, self.weight_decay = setting.adam_lr, setting.weight_decay
         return network
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -34,13 +33,10 @@ class SagNet(Method):
     def __init__(self, *, w: float = 0.1) -> None:
         self.w = float(w)
 
-    @property
-    def sides(self) -> Mapping[str, Side]:
-        return {"style_head": self.style_head}
-
     def build(self, network: Network, setting: Setting) -> nn.Module:
         head = nn.Linear(network.num_features, setting.classes).to(network.head.weight)
         self.style_head = Side(head, lr=setting.adam_lr, weight_decay=setting.weight_decay)
+        self.sides = {"style_head": self.style_head}
         return network
 
     def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
