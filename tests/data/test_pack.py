@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from mecam.data.pack import pack, pack_set
 from mecam.data.shapes import shapes
 from mecam.data.store import Store
 from mecam.progress import Event
+from tests.data.conftest import Decoded
 from tests.data.folders import make_folder, pixels_of, save
 
 fork = multiprocessing.get_context("fork")
@@ -39,22 +40,6 @@ IMAGE = 3 * 12 * 16  # bytes
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_writing, "SHARD_BYTES", 2 * IMAGE)
-
-
-@pytest.fixture
-def decoded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[], list[str]]:
-    """The names of the images decoded so far, by any process."""
-    log = tmp_path / "decoded.log"
-    log.touch()
-    original = packing.resample
-
-    def resample(source: Any, *, name: str, size: tuple[int, int]) -> Any:
-        with log.open("a") as file:
-            file.write(name + "\n")
-        return original(source, name=name, size=size)
-
-    monkeypatch.setattr(packing, "resample", resample)
-    return lambda: log.read_text().splitlines()
 
 
 def slow_down(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -149,7 +134,7 @@ def test_a_data_set_is_packed_as_it_is(tmp_path: Path) -> None:
         assert store.sample_name(domain, 3) == data.sample_name(domain, 3)
 
 
-def test_packing_twice_does_nothing_the_second_time(tmp_path: Path, decoded: Callable[[], list[str]]) -> None:
+def test_packing_twice_does_nothing_the_second_time(tmp_path: Path, decoded: Decoded) -> None:
     root = make_folder(tmp_path / "data")
     first = pack(root, tmp_path / "store")
     before = contents(first.path)
@@ -188,33 +173,31 @@ def test_a_store_may_not_pass_for_a_domain_of_its_data(tmp_path: Path) -> None:
 class TestBadFolders:
     """What a user may give by mistake: what is wrong, what was expected, what to do."""
 
-    def refusal(self, root: Path, out: Path) -> str:
-        with pytest.raises(DataError) as caught:
-            pack(root, out)
-        assert not out.exists()
-        with pytest.raises(DataError, match=re.escape(str(caught.value))):
-            open_data(root, cache=out.parent / "cache")
-        return str(caught.value)
-
-    def test_an_empty_folder(self, tmp_path: Path) -> None:
-        (tmp_path / "data").mkdir()
-        assert self.refusal(tmp_path / "data", tmp_path / "store") == (
-            f"{tmp_path / 'data'} has no folders in it; expected root/<domain>/<class>/<image>: give the folder that "
-            "holds a folder for each domain"
-        )
-
-    def test_a_single_domain(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize(
+        ("without", "message"),
+        [
+            (
+                ("art", "photo"),
+                "data has no folders in it; expected root/<domain>/<class>/<image>: give the folder that holds a "
+                "folder for each domain",
+            ),
+            (("photo",), "has a single domain, 'art'; at least two are needed.*expected root/<domain>/<class>/<image>"),
+            (("photo/dog",), "'photo' has no images of 'dog'. Add the images, or remove the class everywhere"),
+        ],
+    )
+    def test_it_is_refused_and_nothing_is_written(self, without: list[str], message: str, tmp_path: Path) -> None:
         root = make_folder(tmp_path / "data")
-        shutil.rmtree(root / "photo")
-        said = self.refusal(root, tmp_path / "store")
-        assert "has a single domain, 'art'; at least two are needed" in said
-        assert "expected root/<domain>/<class>/<image>" in said
+        for folder in without:
+            shutil.rmtree(root / folder)
+        with pytest.raises(DataError, match=message) as caught:
+            pack(root, tmp_path / "store")
+        assert not (tmp_path / "store").exists()
+        with pytest.raises(DataError, match=re.escape(str(caught.value))):
+            open_data(root, cache=tmp_path / "cache")
 
-    def test_a_class_that_a_domain_lacks(self, tmp_path: Path) -> None:
+    def test_a_class_that_a_domain_lacks_may_be_allowed(self, tmp_path: Path) -> None:
         root = make_folder(tmp_path / "data")
         shutil.rmtree(root / "photo/dog")
-        said = self.refusal(root, tmp_path / "store")
-        assert "'photo' has no images of 'dog'. Add the images, or remove the class everywhere" in said
         store = pack(scan(root, missing_classes="allow"), tmp_path / "store")
         assert store.labels(1).tolist() == [0, 0, 0]
 
@@ -267,9 +250,7 @@ class TestUnreadableImages:
             (root / name).unlink()
         assert_is(store, root)
 
-    def test_skipping_after_a_refusal_decodes_nothing_again(
-        self, root: Path, tmp_path: Path, decoded: Callable[[], list[str]]
-    ) -> None:
+    def test_skipping_after_a_refusal_decodes_nothing_again(self, root: Path, tmp_path: Path, decoded: Decoded) -> None:
         with pytest.raises(DataError):
             pack(root, tmp_path / "store")
         assert len(decoded()) == 12
@@ -316,7 +297,7 @@ class TestInterruption:
 
     @pytest.mark.parametrize("mode", ["decoded", "encoded"])
     def test_after_a_kill_complete_shards_are_kept(
-        self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoded: Callable[[], list[str]], mode: Any
+        self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoded: Decoded, mode: Any
     ) -> None:
         whole = contents(pack(root, tmp_path / "undisturbed", mode=mode).path)
         with monkeypatch.context() as slow:
@@ -363,7 +344,7 @@ class TestInterruption:
         root: Path,
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
-        decoded: Callable[[], list[str]],
+        decoded: Decoded,
         whole: dict[str, bytes],
     ) -> None:
         slow_down(monkeypatch, 0.03)  # the worker decodes on until the main thread has its turn
@@ -381,7 +362,7 @@ class TestInterruption:
         assert contents(tmp_path / "store") == whole
 
     def test_an_interrupt_does_not_wait_for_the_shard_to_end(
-        self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoded: Callable[[], list[str]]
+        self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoded: Decoded
     ) -> None:
         monkeypatch.setattr(_writing, "SHARD_BYTES", 100 * IMAGE)
         slow_down(monkeypatch, 0.03)
@@ -400,7 +381,7 @@ class TestInterruption:
         tmp_path: Path,
         monkeypatch: pytest.MonkeyPatch,
         whole: dict[str, bytes],
-        decoded: Callable[[], list[str]],
+        decoded: Decoded,
     ) -> None:
         slow_down(monkeypatch, 0.02)
         before = len(decoded())
@@ -450,7 +431,7 @@ class TestFullDisk:
             subprocess.run(["umount", "-l", str(mount)], check=True)
 
     def test_a_disk_that_is_plainly_too_small_is_told_before_work(
-        self, disk: Path, tmp_path: Path, decoded: Callable[[], list[str]]
+        self, disk: Path, tmp_path: Path, decoded: Decoded
     ) -> None:
         root = make_folder(tmp_path / "data", each=10, size=(32, 32))
         with pytest.raises(
@@ -460,7 +441,7 @@ class TestFullDisk:
         assert not decoded()
 
     def test_a_disk_that_fills_up_keeps_what_is_complete(
-        self, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoded: Callable[[], list[str]]
+        self, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, decoded: Decoded
     ) -> None:
         root = make_folder(tmp_path / "data", each=3, size=(32, 32))  # 12 images of 3 KiB, two a shard
         monkeypatch.setattr(_writing, "SHARD_BYTES", 8192)
@@ -468,10 +449,10 @@ class TestFullDisk:
         before, original, calls = len(decoded()), packing.resample, itertools.count(1)
 
         def resample(source: Any, **options: Any) -> Any:
-            found = original(source, **options)
+            resampled = original(source, **options)
             if next(calls) == 9:
                 fill(disk / "filler")
-            return found
+            return resampled
 
         with monkeypatch.context() as filling:
             filling.setattr(packing, "resample", resample)
@@ -494,19 +475,19 @@ class TestFullDisk:
 
     def test_a_limit_on_the_size_of_files_is_reported(self, tmp_path: Path) -> None:
         root = make_folder(tmp_path / "data")
-        said = fork.SimpleQueue()
+        messages = fork.SimpleQueue()
 
         def limited() -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (5 * IMAGE, 5 * IMAGE))
             try:
                 pack(root, tmp_path / "store")
             except DataError as error:
-                said.put(str(error))
+                messages.put(str(error))
 
         child = fork.Process(target=limited)
         child.start()
         child.join()
-        assert "data.bin: File too large" in said.get()
+        assert "data.bin: File too large" in messages.get()
         assert not (tmp_path / "store").exists()
         assert_is(pack(root, tmp_path / "store"), root)
 
@@ -545,10 +526,10 @@ def test_large_images_are_not_decoded_at_the_same_time(tmp_path: Path, monkeypat
             now.append(name)
             most.append(list(now))
         time.sleep(0.002)
-        found = original(source, name=name, size=size)
+        resampled = original(source, name=name, size=size)
         with lock:
             now.remove(name)
-        return found
+        return resampled
 
     monkeypatch.setattr(packing, "resample", resample)
     pack(root, tmp_path / "store", workers=8, side=32)

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from mecam.methods.base import Batch, Setting
 from mecam.methods.cdann import CDANN, Conditional
 from mecam.models.network import Network
+from tests.methods.gradients import assert_same_gradient
 
 close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-12)
 
@@ -53,11 +54,7 @@ def test_loss_and_its_gradient_equal_the_formula(
         batch = replace(batch, labels=batch.labels.where(batch.labels != 1, 2))
     loss, _ = method.loss(network, batch, None, None)
     expected = by_hand(network, module, batch, 0.3, gp)
-    close(loss, expected)
-    parameters = list(network.parameters())
-    found, wanted = (torch.autograd.grad(value, parameters) for value in (loss, expected))
-    for one, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    assert_same_gradient(network, loss, expected, rtol=1e-9)
 
 
 def test_weights_of_the_images_sum_to_one(network: Network, batch: Batch, setting: Setting) -> None:

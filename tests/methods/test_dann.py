@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from mecam.methods.base import Batch, Setting
 from mecam.methods.dann import DANN
 from mecam.models.network import Network
+from tests.methods.gradients import assert_same_gradient
 
 close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-12)
 
@@ -38,11 +39,7 @@ def test_loss_and_its_gradient_equal_the_formula(network: Network, batch: Batch,
     method.build(network, setting)
     loss, _ = method.loss(network, batch, None, None)
     expected = by_hand(network, method.discriminator.module, batch, 0.3, gp)
-    close(loss, expected)
-    parameters = list(network.parameters())
-    found, wanted = (torch.autograd.grad(value, parameters) for value in (loss, expected))
-    for one, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    assert_same_gradient(network, loss, expected, rtol=1e-9)
 
 
 def test_one_turn_in_1_plus_k_is_the_networks() -> None:

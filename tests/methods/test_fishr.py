@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from mecam.methods import Batch, Setting
 from mecam.methods.fishr import Fishr
 from mecam.models.network import Network
+from tests.methods.gradients import assert_same_gradient
 
 
 def built(network: Network, setting: Setting, **settings: float) -> Fishr:
@@ -36,7 +37,6 @@ def test_two_steps_equal_gradients_of_single_images(
     network: Network, make_batch: Callable[..., Batch], setting: Setting
 ) -> None:
     method = built(network, setting, lam=300.0, ema=0.9)
-    weights = list(network.parameters())
     state = method.initial_state()
     running = [torch.zeros(3, 7, dtype=torch.float64)] * 3
     for seed in range(2):
@@ -50,10 +50,7 @@ def test_two_steps_equal_gradients_of_single_images(
         loss, following = method.loss(network, batch, None, state)
         assert torch.equal(state, before)
         assert not following.requires_grad
-        torch.testing.assert_close(loss, other, rtol=1e-10, atol=0)
-        torch.testing.assert_close(
-            torch.autograd.grad(loss, weights), torch.autograd.grad(other, weights), rtol=1e-9, atol=1e-12
-        )
+        assert_same_gradient(network, loss, other, rtol=1e-9)
         running = [value.detach() for value in running]
         state = following
     torch.testing.assert_close(state, torch.stack(running), rtol=1e-9, atol=1e-15)
@@ -65,29 +62,6 @@ def test_before_annealing_it_is_erm_that_keeps_count(network: Network, batch: Ba
     torch.testing.assert_close(loss, F.cross_entropy(network(batch.images), batch.labels), rtol=1e-10, atol=0)
     torch.testing.assert_close(state, 0.1 * torch.stack(variances(network, batch)), rtol=1e-9, atol=1e-15)
     assert [step for step in range(setting.steps) if method.restarts(step)] == [1500]
-
-
-def test_identical_domains_have_no_penalty(
-    network: Network, make_batch: Callable[..., Batch], setting: Setting
-) -> None:
-    one = make_batch(domains=1)
-    same = Batch(one.images.repeat(3, 1, 1, 1), one.labels.repeat(3), 3, step=4000)
-    method = built(network, setting)
-    loss, _ = method.loss(network, same, None, method.initial_state())
-    torch.testing.assert_close(loss, F.cross_entropy(network(same.images), same.labels), rtol=1e-10, atol=0)
-
-
-def test_domains_in_another_order_have_their_variances_in_that_order(
-    network: Network, batch: Batch, setting: Setting
-) -> None:
-    method = built(network, setting)
-    state = torch.rand(method.initial_state().shape, dtype=torch.float64)
-    turn = [2, 0, 1]
-    order = torch.arange(18).view(3, 6)[turn].flatten()
-    loss, found = method.loss(network, Batch(batch.images, batch.labels, 3, 4000), None, state)
-    turned = Batch(batch.images[order], batch.labels[order], 3, 4000)
-    other, other_found = method.loss(network, turned, None, state[turn])
-    torch.testing.assert_close((loss, found[turn]), (other, other_found), rtol=1e-10, atol=1e-15)
 
 
 def test_the_gradient_of_a_penalty_does_not_shrink_with_the_average(

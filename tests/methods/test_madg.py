@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from mecam.methods.base import Batch, Setting
 from mecam.methods.madg import MADG
 from mecam.models.network import Network
+from tests.methods.gradients import assert_same_gradient
 
 close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-12)
 
@@ -49,10 +50,7 @@ def test_loss_and_its_gradient_equal_the_formula(network: Network, batch: Batch,
     loss, _ = method.loss(network, batch, None, None)
     classified, discrepancy = by_hand(network, batch, *heads(method))
     expected = classified + 0.3 * discrepancy
-    close(loss, expected)
-    found, wanted = (torch.autograd.grad(value, list(network.parameters())) for value in (loss, expected))
-    for one, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    assert_same_gradient(network, loss, expected, rtol=1e-9)
 
 
 def test_the_auxiliary_heads_go_up_the_discrepancy(network: Network, batch: Batch, setting: Setting) -> None:

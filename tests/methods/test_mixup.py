@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from mecam.methods import Batch
 from mecam.methods.mixup import Mixup
 from mecam.models.network import Network
+from tests.methods.gradients import assert_same_gradient
 
 
 def test_loss_and_gradient_equal_a_pass_for_each_pair(network: Network, batch: Batch) -> None:
@@ -25,11 +26,7 @@ def test_loss_and_gradient_equal_a_pass_for_each_pair(network: Network, batch: B
         logits = network(lam * x + (1 - lam) * other_x)
         losses.append(lam * F.cross_entropy(logits, y) + (1 - lam) * F.cross_entropy(logits, other_y))
     other = torch.stack(losses).mean()
-    torch.testing.assert_close(loss, other, rtol=1e-10, atol=0)
-    weights = list(network.parameters())
-    torch.testing.assert_close(
-        torch.autograd.grad(loss, weights), torch.autograd.grad(other, weights), rtol=1e-10, atol=1e-12
-    )
+    assert_same_gradient(network, loss, other)
 
 
 @pytest.mark.parametrize(("domains", "each"), [(2, 1), (3, 6), (5, 2)])

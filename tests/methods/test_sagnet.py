@@ -9,6 +9,7 @@ from torch.nn import functional as F
 from mecam.methods.base import Batch, Setting
 from mecam.methods.sagnet import EPSILON, SagNet
 from mecam.models.network import Network
+from tests.methods.gradients import assert_same_gradient
 
 close = partial(torch.testing.assert_close, rtol=1e-10, atol=1e-12)
 
@@ -39,10 +40,7 @@ def test_loss_and_its_gradient_equal_the_formula(network: Network, batch: Batch,
         swapped = (donor - donor_mean) / donor_variance.sqrt() * variance.sqrt() + mean
         confused.append(-method.style_head.module(swapped).softmax(0).log().sum() / setting.classes)
     expected = torch.stack(classified).mean() + 0.4 * torch.stack(confused).mean()
-    close(loss, expected)
-    found, wanted = (torch.autograd.grad(value, list(network.parameters())) for value in (loss, expected))
-    for one, other in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    assert_same_gradient(network, loss, expected, rtol=1e-9)
 
 
 def test_who_is_paired_with_itself_is_left_as_it_is(network: Network, batch: Batch, setting: Setting) -> None:

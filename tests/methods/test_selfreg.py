@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from mecam.methods import Batch, Setting
 from mecam.methods.selfreg import Projected, SelfReg
 from mecam.models.network import Backbone, Network
+from tests.methods.gradients import assert_same_gradient
 
 
 @pytest.fixture
@@ -47,11 +48,7 @@ def test_loss_and_gradient(projected: Projected, batch: Batch, scale: float) -> 
     loss, _ = SelfReg().loss(projected, batch, draw, None)
     assert (F.cross_entropy(projected(batch.images), batch.labels) > 1) == (scale == 1)
     other = expected(projected, batch, *draw)
-    torch.testing.assert_close(loss, other, rtol=1e-10, atol=0)
-    weights = list(projected.parameters())
-    torch.testing.assert_close(
-        torch.autograd.grad(loss, weights), torch.autograd.grad(other, weights), rtol=1e-9, atol=1e-12
-    )
+    assert_same_gradient(projected, loss, other, rtol=1e-9)
 
 
 @pytest.mark.parametrize("labels", [[0, 2, 2, 0, 0, 2, 1, 2], [1] * 8, [2, 1, 0, 4, 3, 7, 6, 5]])

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from mecam.methods import Batch, Setting
 from mecam.methods.vrex import VREx
 from mecam.models.network import Network
+from tests.methods.gradients import assert_same_gradient
 
 
 def expected(network: Network, batch: Batch, weight: float) -> Tensor:
@@ -29,31 +30,7 @@ def test_loss_and_gradient(
     method.build(network, setting)
     loss, _ = method.loss(network, batch, None, None)
     other = expected(network, batch, weight)
-    torch.testing.assert_close(loss, other, rtol=1e-10, atol=0)
-    weights = list(network.parameters())
-    torch.testing.assert_close(
-        torch.autograd.grad(loss, weights), torch.autograd.grad(other, weights), rtol=1e-10, atol=1e-12
-    )
-
-
-def test_identical_domains_have_no_penalty(
-    network: Network, make_batch: Callable[..., Batch], setting: Setting
-) -> None:
-    one = make_batch(domains=1)
-    same = Batch(one.images.repeat(3, 1, 1, 1), one.labels.repeat(3), 3, step=4000)
-    method = VREx(lam=1e4)
-    method.build(network, setting)
-    loss, _ = method.loss(network, same, None, None)
-    torch.testing.assert_close(loss, F.cross_entropy(network(same.images), same.labels), rtol=1e-10, atol=0)
-
-
-def test_the_order_of_domains_does_not_matter(network: Network, batch: Batch, setting: Setting) -> None:
-    method = VREx()
-    method.build(network, setting)
-    order = torch.arange(18).view(3, 6)[[2, 0, 1]].flatten()
-    loss, _ = method.loss(network, Batch(batch.images, batch.labels, 3, 900), None, None)
-    other, _ = method.loss(network, Batch(batch.images[order], batch.labels[order], 3, 900), None, None)
-    torch.testing.assert_close(loss, other, rtol=1e-10, atol=0)
+    assert_same_gradient(network, loss, other)
 
 
 def test_the_optimizer_starts_anew_once(network: Network, setting: Setting) -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from mecam.virtual._maps import has_kernels
+from mecam.virtual._style import has_kernels
 from mecam.virtual.mixstyle import mix_style
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")

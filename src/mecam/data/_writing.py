@@ -113,8 +113,7 @@ class Plan:
 
 def write(plan: Plan, out: Path, *, on_error: OnError, threads: int, report: Progress) -> Store:
     """Return the store of this plan at `out`. Write it unless it exists."""
-    waiting = Event("waiting", text="another process packs the same images")
-    with only_writer(out, waiting=lambda: report(waiting)) as guard:
+    with only_writer(out, report) as guard:
         work = out.parent / f".{out.name}.packing"
         if not _exists(plan, out, on_error):
             files.make_folder(work / "store", error=CannotWriteError)
@@ -127,8 +126,8 @@ def write(plan: Plan, out: Path, *, on_error: OnError, threads: int, report: Pro
 
 
 @contextlib.contextmanager
-def only_writer(out: Path, waiting: Callable[[], None]) -> Iterator[Callable[[], None]]:
-    """Hold the claim beside `out`. Call `waiting` while another process holds it.
+def only_writer(out: Path, report: Progress) -> Iterator[Callable[[], None]]:
+    """Hold the claim beside `out`. Report "waiting" while another process holds it.
 
     The yielded function raises a DataError once another process has taken over, as happens to a process that was
     suspended for minutes.
@@ -138,7 +137,7 @@ def only_writer(out: Path, waiting: Callable[[], None]) -> Iterator[Callable[[],
         with writing(out), contextlib.suppress(claims.HeldError):
             held = claims.acquire(out.parent, f".{out.name}.claim")
             break
-        waiting()
+        report(Event("waiting", text="another process packs the same images"))
         time.sleep(INTERVAL)
     try:
         yield partial(held.require, out, DataError)

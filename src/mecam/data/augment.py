@@ -13,12 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from functools import cache
-from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from mecam._triton import kernels
 from mecam.preprocessing import IMAGENET, Interpolation, Preprocessing
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
@@ -110,10 +110,10 @@ class Augmentation:
         own = self.preprocessing
         out = _output(images, own.size)
         with torch.autocast(images.device.type, enabled=False):
-            if kernels := _kernels_for(images, own.interpolation):
+            if gpu := _kernels_for(images, own.interpolation):
                 cropped = torch.empty(out.shape, device=out.device)
-                kernels.crop(images, draws.box, draws.flip, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), out=cropped)
-                kernels.colour(cropped, draws.order, draws.factors, draws.gray, own.mean, own.std, out=out)
+                gpu.crop(images, draws.box, draws.flip, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), out=cropped)
+                gpu.colour(cropped, draws.order, draws.factors, draws.gray, own.mean, own.std, out=out)
                 return out
             for piece in _pieces(out):
                 _normalize(self._colours(images[piece], draws[piece]), own, out=out[piece])
@@ -163,8 +163,8 @@ def evaluate_transform(images: Tensor, preprocessing: Preprocessing) -> Tensor:
     out = _output(images, size)
     whole = _constants((0, 0, *images.shape[-2:]), out)
     with torch.autocast(images.device.type, enabled=False):
-        if kernels := _kernels_for(images, interpolation):
-            kernels.crop(images, whole[None], None, preprocessing.mean, preprocessing.std, out=out)
+        if gpu := _kernels_for(images, interpolation):
+            gpu.crop(images, whole[None], None, preprocessing.mean, preprocessing.std, out=out)
             return out
         for piece in _pieces(out):
             part = images[piece]
@@ -194,12 +194,7 @@ def _crop(
 
 
 def _resampling(
-    start: Tensor,
-    length: Tensor,
-    size: int,
-    pixels: int,
-    interpolation: Interpolation,
-    mirror: Tensor | None = None,
+    start: Tensor, length: Tensor, size: int, pixels: int, interpolation: Interpolation, mirror: Tensor | None = None
 ) -> Tensor:
     """Return (B, size, pixels): the weights of the pixels in each of `size` samples of [start, start + length).
 
@@ -295,19 +290,9 @@ def _output(images: Tensor, size: int) -> Tensor:
     return torch.empty(len(images), 3, size, size, dtype=torch.float32, device=images.device, memory_format=layout)
 
 
-def _kernels_for(images: Tensor, interpolation: Interpolation) -> ModuleType | None:
+def _kernels_for(images: Tensor, interpolation: Interpolation) -> Any:
     """Return the Triton kernels, which are bilinear, for images on a GPU."""
-    return _kernels() if images.is_cuda and interpolation == "bilinear" else None
-
-
-@cache
-def _kernels() -> ModuleType | None:
-    """Import the Triton kernels, if Triton works."""
-    try:
-        from mecam.data import _kernels
-    except Exception:  # without a working Triton, torch's operations are used
-        return None
-    return _kernels
+    return kernels("mecam.data._kernels") if images.is_cuda and interpolation == "bilinear" else None
 
 
 def _pieces(out: Tensor) -> Iterator[slice]:

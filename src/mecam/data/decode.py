@@ -6,6 +6,7 @@ result and one strip at a time.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -32,10 +33,8 @@ UPRIGHT = {  # by EXIF orientation
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-ON_ITS_SIDE, FROM_THE_END = (
-    (5, 6, 7, 8),
-    (3, 4, 7, 8),
-)  # rows are columns of the file; rows are in reverse order
+ON_ITS_SIDE = (5, 6, 7, 8)  # rows are columns of the file
+FROM_THE_END = (3, 4, 7, 8)  # rows are in reverse order
 
 Source = Path | bytes | IO[bytes]
 
@@ -78,12 +77,8 @@ def resample(source: Source, *, name: str, size: tuple[int, int], max_pixels: in
                 "reasonable memory; crop the image or remove the file"
             )
         upright = _Upright.of(image)
-        if upright.is_plain:
-            rgb = image
-        elif image.width * image.height <= LARGE_PIXELS:
-            rgb = _assembled(upright, upright.width, name)
-        else:
-            rgb = _assembled(upright, width, name)
+        is_large = image.width * image.height > LARGE_PIXELS
+        rgb = image if upright.is_plain else _assembled(upright, width if is_large else upright.width, name)
         resized = rgb.resize((width, height), Image.Resampling.BILINEAR)
         return Resampled(np.asarray(resized), upright.width, upright.height)
 
@@ -120,7 +115,7 @@ def _opened(source: Source | Image.Image, name: str, max_pixels: int) -> Iterato
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DataError(f"{name} is refused as a decompression bomb: {error}") from error
     except UnidentifiedImageError as error:
-        if _is_empty(source):
+        if not isinstance(source, Image.Image) and _is_empty(source):
             raise DataError(f"{name} is empty (0 bytes); fetch the file again or remove it") from error
         raise DataError(
             f"{name} cannot be read as an image: it is none of {', '.join(FORMATS)}, or its first bytes are damaged; "
@@ -136,14 +131,10 @@ def _read_header(source: Source) -> Image.Image:
     return Image.open(BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
 
 
-def _is_empty(source: Source | Image.Image) -> bool:
-    if isinstance(source, Image.Image):
-        return False
-    if isinstance(source, bytes):
-        return not source
+def _is_empty(source: Source) -> bool:
     if isinstance(source, Path):
         return source.stat().st_size == 0
-    return source.seek(0, 2) == 0
+    return not source if isinstance(source, bytes) else source.seek(0, os.SEEK_END) == 0
 
 
 def _check_size(image: Image.Image, name: str, max_pixels: int) -> None:
@@ -186,11 +177,10 @@ class _Upright:
         rows = max(1, STRIP_PIXELS // self.width)
         for top in range(0, self.height, rows):
             bottom = min(top + rows, self.height)
-            start, end = (top, bottom)
-            if self.orientation in FROM_THE_END:
-                start, end = self.height - bottom, self.height - top
-            lies = self.orientation in ON_ITS_SIDE
-            strip = self.image.crop((start, 0, end, self.width) if lies else (0, start, self.width, end))
+            from_the_end = self.orientation in FROM_THE_END
+            start, end = (self.height - bottom, self.height - top) if from_the_end else (top, bottom)
+            on_its_side = self.orientation in ON_ITS_SIDE
+            strip = self.image.crop((start, 0, end, self.width) if on_its_side else (0, start, self.width, end))
             yield top, strip.transpose(UPRIGHT[self.orientation]) if self.orientation in UPRIGHT else strip
 
 

@@ -19,24 +19,9 @@ class DataError(ValueError):
 class UnreadableError(DataError):
     """Images that cannot be read; after its first line, the message has one line per image."""
 
-    @property
-    def lines(self) -> list[str]:
-        return str(self).splitlines()
-
 
 class HasDomains(Protocol):
     """A data set, open or known only by name."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def domains(self) -> tuple[str, ...]: ...
-
-
-@runtime_checkable
-class DomainSet(Protocol):
-    """Images of the same classes from several domains; domains and images have indices."""
 
     @property
     def name(self) -> str:
@@ -45,6 +30,11 @@ class DomainSet(Protocol):
     @property
     def domains(self) -> tuple[str, ...]:
         """Sorted; the order is the domain index."""
+
+
+@runtime_checkable
+class DomainSet(HasDomains, Protocol):
+    """Images of the same classes from several domains; domains and images have indices."""
 
     @property
     def classes(self) -> tuple[str, ...]:

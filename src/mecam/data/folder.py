@@ -40,8 +40,9 @@ class Scan:
     def labels(self, domain: int) -> NDArray[np.int64]:
         return np.array(self.file_labels[domain], dtype=np.int64)
 
-    def path(self, domain: int, index: int) -> Path:
-        return self.root / self.files[domain][index]
+    def paths(self) -> list[str]:
+        """Return the paths of all images from the root, domain by domain."""
+        return [file for files in self.files for file in files]
 
     def __len__(self) -> int:
         return sum(map(len, self.files))
@@ -136,9 +137,9 @@ class _Walk:
     def folders(self, parent: Path) -> Iterator[tuple[str, Path]]:
         """Yield name and path of each folder in the parent, sorted by name."""
         entries = self._entries(parent)
-        self._note(parent, "not folders", [entry.name for entry in entries if not _is_dir(entry)])
+        self._note(parent, "not folders", [entry.name for entry in entries if not entry.is_dir()])
         for entry in entries:
-            if _is_dir(entry) and self._enter(entry):
+            if entry.is_dir() and self._enter(entry):
                 yield entry.name, Path(entry.path)
 
     def images(self, folder: Path) -> list[str]:
@@ -148,10 +149,10 @@ class _Walk:
             inside = pending.pop()
             for entry in self._entries(folder / inside):
                 path = f"{inside}/{entry.name}" if inside else entry.name
-                if _is_dir(entry):
+                if entry.is_dir():
                     if self._enter(entry):
                         pending.append(path)
-                elif os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES and _is_file(entry):
+                elif os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES and entry.is_file():
                     images.append((inside, entry.name, path))
                 else:
                     skipped.append(path)
@@ -166,10 +167,10 @@ class _Walk:
             raise DataError(f"the folder {folder} cannot be read: {error.strerror}; check its permissions") from error
         self.hidden += [self._shown(entry.path) for entry in entries if hidden(entry.name)]
         visible = [entry for entry in entries if not hidden(entry.name)]
-        dead = [entry.name for entry in visible if entry.is_symlink() and not os.path.exists(entry.path)]
-        self.dead += [self._shown(folder / name) for name in dead]
-        self._note(folder, "links that lead nowhere", dead)
-        return [entry for entry in visible if entry.name not in set(dead)] if dead else visible
+        dead = {entry.name: entry for entry in visible if entry.is_symlink() and not os.path.exists(entry.path)}
+        self.dead += [self._shown(entry.path) for entry in dead.values()]
+        self._note(folder, "links that lead nowhere", list(dead))
+        return [entry for entry in visible if entry.name not in dead]
 
     def _enter(self, entry: os.DirEntry[str]) -> bool:
         """Return whether to visit the folder; a link back into the root is visited at its target."""
@@ -197,17 +198,3 @@ class _Walk:
 
 def hidden(name: str) -> bool:
     return name.startswith(".") or name == "__MACOSX"
-
-
-def _is_dir(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself
-        return False
-
-
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_file()
-    except OSError:
-        return False

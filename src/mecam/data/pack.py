@@ -13,7 +13,6 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal
 
@@ -83,7 +82,7 @@ def pack(
         mode=reader.mode,
         size=reader.size,
         lengths=reader.lengths(),
-        source=f"{reader.listing.digest} {reader.mode} {reader.size[0]}x{reader.size[1]} {name}",
+        source=f"{reader.digest} {reader.mode} {reader.size[0]}x{reader.size[1]} {name}",
         read=reader.read,
     )
     return write(plan, Path(out), on_error=on_error, threads=threads, report=report)
@@ -131,17 +130,17 @@ def unreadable(folder: Scan, *, workers: int | None = None, progress: Progress |
         return None
 
     problems: list[Skipped] = []
+    images = range(len(reader.names))
     with ThreadPoolExecutor(threads) as executor:
-        for start in range(0, len(reader.names), IMAGES_AT_ONCE):
-            report(counted("checking", start, len(reader.names), len(problems)))
-            images = range(start, min(start + IMAGES_AT_ONCE, len(reader.names)))
-            problems += filter(None, executor.map(problem, images))
+        for start in images[::IMAGES_AT_ONCE]:
+            report(counted("checking", start, len(images), len(problems)))
+            problems += filter(None, executor.map(problem, images[start : start + IMAGES_AT_ONCE]))
     return tuple(problems)
 
 
 def listing_digest(folder: Scan) -> str:
     """Return a digest of the names, sizes and modification times of a folder's images."""
-    return _Listing.of(folder).digest
+    return _listing(folder)[0]
 
 
 def _require_outside(out: Path, root: Path) -> None:
@@ -150,25 +149,21 @@ def _require_outside(out: Path, root: Path) -> None:
         raise DataError(f"{out} lies in the data, where a store would pass for a domain; give a place outside {root}")
 
 
-@dataclass(frozen=True)
-class _Listing:
-    digest: str
-    sizes: NDArray[np.int64]  # bytes per file; -1: unknown
-    times: NDArray[np.int64]  # when each file was modified
+def _listing(folder: Scan) -> tuple[str, NDArray[np.int64]]:
+    """Return the digest, and size (-1: unknown) and modification time of each image."""
+    digest = hashlib.blake2b(repr((folder.domains, folder.classes)).encode(), digest_size=16)
+    states = []
+    for file in folder.paths():
+        size, changed = -1, 0
+        with contextlib.suppress(OSError):  # reading the file will report the problem
+            size, changed = _state(os.stat(folder.root / file))
+        states.append((size, changed))
+        digest.update(f"{file}\0{size}\0{changed}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest(), np.array(states, dtype=np.int64).reshape(-1, 2)
 
-    @classmethod
-    def of(cls, folder: Scan) -> _Listing:
-        digest = hashlib.blake2b(repr((folder.domains, folder.classes)).encode(), digest_size=16)
-        states = []
-        for file in (file for files in folder.files for file in files):
-            size, changed = -1, 0
-            with contextlib.suppress(OSError):  # reading the file will report the problem
-                status = os.stat(folder.root / file)
-                size, changed = status.st_size, status.st_mtime_ns
-            states.append((size, changed))
-            digest.update(f"{file}\0{size}\0{changed}\n".encode("utf-8", "surrogateescape"))
-        sizes, times = np.array(states, dtype=np.int64).reshape(-1, 2).T
-        return cls(digest.hexdigest(), sizes, times)
+
+def _state(status: os.stat_result) -> tuple[int, int]:
+    return status.st_size, status.st_mtime_ns
 
 
 class _Reader:
@@ -183,8 +178,8 @@ class _Reader:
         report: Progress,
         pixel_limit: int = PIXEL_LIMIT,
     ) -> None:
-        self.names = [file for files in folder.files for file in files]
-        self.listing = _Listing.of(folder)
+        self.names = folder.paths()
+        self.digest, self._states = _listing(folder)
         self.size = _common_size(folder.root, self.names, side, threads, report) or (side, side)
         self._pixel_bytes = 3 * self.size[0] * self.size[1]
         if mode == "auto":
@@ -195,7 +190,7 @@ class _Reader:
     def lengths(self) -> NDArray[np.int64]:
         """Return the stored bytes of each image."""
         decoded = np.full(len(self.names), self._pixel_bytes)
-        return decoded if self.mode == "decoded" else self.listing.sizes.clip(min=0)
+        return decoded if self.mode == "decoded" else self._states[:, 0].clip(min=0)
 
     def read(self, image: int) -> Picture:
         name = self.names[image]
@@ -224,8 +219,7 @@ class _Reader:
             raise Unreadable(str(error)) from error
 
     def _require_unchanged(self, image: int, file: IO[bytes]) -> None:
-        status = os.fstat(file.fileno())
-        if (status.st_size, status.st_mtime_ns) != (self.listing.sizes[image], self.listing.times[image]):
+        if _state(os.fstat(file.fileno())) != tuple(self._states[image]):
             path = self._root / self.names[image]
             raise DataError(f"{path} changed while it was packed; pack again when nothing changes it")
 

@@ -66,10 +66,9 @@ class Skipped:
 class Store:
     """A packed DomainSet. It can be pickled, as its path, and used after a fork."""
 
-    def __init__(self, path: Path | str, *, threads: int | None = None) -> None:
-        """Open the store and verify all but the images. An encoded store is decoded by `threads` threads."""
+    def __init__(self, path: Path | str) -> None:
+        """Open the store and verify all but the images."""
         self.path = Path(path)
-        self.threads = threads
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
         header = _read_header(self.path)
         try:
@@ -113,7 +112,7 @@ class Store:
         return f"Store({str(self.path)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(Store, threads=self.threads), (self.path,)
+        return Store, (self.path,)
 
     def labels(self, domain: int) -> NDArray[np.int64]:
         """Return the class index of each image of the domain."""
@@ -145,15 +144,11 @@ class Store:
             self._check_shards(entries["offset"])
             pixels = self._data.reshape(-1, 3, *self.size)
             return torch.from_numpy(pixels.take(entries["offset"].astype(np.int64) // pixels[0].size, axis=0))
+        decode, arguments = partial(self._decode, domain), (rows.tolist(), entries)
+        decoded = map(decode, *arguments) if len(rows) == 1 else self._workers().map(decode, *arguments)
         out = np.empty((len(rows), 3, *self.size), dtype=np.uint8)
-
-        def fill(position: int) -> None:
-            out[position] = self._decode(domain, int(rows[position]), entries[position])
-
-        if len(rows) == 1:
-            fill(0)
-        else:
-            list(self._workers().map(fill, range(len(rows))))
+        for place, pixels in enumerate(decoded):
+            out[place] = pixels
         return torch.from_numpy(out)
 
     def verify(self) -> None:
@@ -200,7 +195,7 @@ class Store:
     def _workers(self) -> ThreadPoolExecutor:
         """Return the threads of this process: a fork does not copy the parent's."""
         if self._pool is None or self._pool[0] != os.getpid():
-            self._pool = os.getpid(), ThreadPoolExecutor(self.threads or available_cores())
+            self._pool = os.getpid(), ThreadPoolExecutor(available_cores())
         return self._pool[1]
 
 

@@ -41,13 +41,21 @@ def spare_buffers(network: nn.Module) -> Named:
     return {name: buffer.clone() for name, buffer in network.named_buffers()}
 
 
+def gradient_of(loss: Tensor, weights: Mapping[str, Tensor], *, keep_graph: bool = False) -> Named:
+    """Return the gradient of the loss by weight; zero for a weight that the loss does not depend on."""
+    gradients = torch.autograd.grad(
+        loss, list(weights.values()), retain_graph=keep_graph, allow_unused=True, materialize_grads=True
+    )
+    return dict(zip(weights, gradients, strict=True))
+
+
 def gradient_at(
     network: nn.Module, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor], images: Tensor, labels: Tensor
 ) -> Named:
     """Return ∇ CE on these images at these weights. Running statistics change in `buffers` alone."""
     here = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
     loss = F.cross_entropy(functional_call(network, {**here, **buffers}, (images,)), labels)
-    return _named(here, loss)
+    return gradient_of(loss, here)
 
 
 def after_first_adam_step(
@@ -76,7 +84,7 @@ def domain_gradients(network: nn.Module, batch: Batch) -> tuple[Tensor, list[Nam
     losses, gradients = [], []
     for of_domain, labels in zip(logits, batch.labels.chunk(batch.domains), strict=True):
         loss = F.cross_entropy(of_domain, labels)
-        gradients.append(_named(weights, loss, keep=together))
+        gradients.append(gradient_of(loss, weights, keep_graph=together))
         losses.append(loss.detach())
     return torch.stack(losses).mean(), gradients
 
@@ -85,11 +93,3 @@ def stacked(gradients: Sequence[Named]) -> Iterable[tuple[str, Tensor]]:
     """Stack the gradients of all domains along a first axis, for every weight."""
     for name in gradients[0]:
         yield name, torch.stack([gradient[name] for gradient in gradients])
-
-
-def _named(weights: Mapping[str, Tensor], loss: Tensor, *, keep: bool = False) -> Named:
-    """Return the gradient of the loss by weight; zero for a weight that the loss does not depend on."""
-    gradients = torch.autograd.grad(
-        loss, list(weights.values()), retain_graph=keep, allow_unused=True, materialize_grads=True
-    )
-    return dict(zip(weights, gradients, strict=True))

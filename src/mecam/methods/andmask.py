@@ -36,13 +36,7 @@ class ANDMask(Method):
         return (gradients.sign().mean(0).abs() >= self.tau).to(gradients.dtype)
 
     def gradient(
-        self,
-        network: Network,
-        batch: Batch,
-        draw: Any,  # noqa: ARG002
-        state: Any,
-        *,
-        graph: bool = False,  # noqa: ARG002
+        self, network: Network, batch: Batch, draw: Any, state: Any, *, graph: bool = False
     ) -> tuple[Tensor, Any]:
         value, gradients = domain_gradients(network, batch)
         masked = {}

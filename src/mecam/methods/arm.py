@@ -28,10 +28,10 @@ class ARM(Method):
     compares = True
     mates = True
 
-    def build(self, network: Network, setting: Setting) -> nn.Module:  # noqa: ARG002
+    def build(self, network: Network, setting: Setting) -> nn.Module:
         return Contextual(network)
 
-    def loss(self, network: Contextual, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
+    def loss(self, network: Contextual, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         support = support_of(len(batch.labels) // batch.domains)
         return F.cross_entropy(network(batch.images, support), batch.labels), state
 

@@ -81,38 +81,33 @@ class Method:
     images: ClassVar[int] = 1  # images per domain and step it needs at least
     surgery: ClassVar[bool] = False  # writes gradients itself, which then carry no graph
     capturable: ClassVar[bool] = False  # only tensors change between restarts, and nothing synchronizes with the device
-    compares: ClassVar[bool] = (
-        False  # its loss is not a mean over images: under torchrun each process computes it on its own part
-    )
+    # its loss is not a mean over images: under torchrun each process computes it on its own part
+    compares: ClassVar[bool] = False
     mates: ClassVar[bool] = False  # predictions depend on the other images of the batch
     optimizer_settings: ClassVar[Mapping[str, Any]] = {}  # Adam's settings by the authors; the recipe has priority
+    sides: Mapping[str, Side] = {}  # auxiliary modules such as adversaries, each with its own optimizer; set by `build`
     virtual_domain: Any = None  # has `active()`, which an optimizer enters for its meta pass
 
-    def build(self, network: Network, setting: Setting) -> nn.Module:  # noqa: ARG002
+    def build(self, network: Network, setting: Setting) -> nn.Module:
         """Return the module to train, which maps images to logits. New parts are initialised from torch's generator.
 
-        Modules with an optimizer of their own belong to `self.sides`.
+        Modules with an optimizer of their own are listed in `self.sides`.
         """
         return network
-
-    @property
-    def sides(self) -> Mapping[str, Side]:
-        """Auxiliary modules such as adversaries, each with its own optimizer."""
-        return {}
 
     def groups(self, network: nn.Module) -> Sequence[Sequence[nn.Parameter]]:
         """Return the parameters of the main optimizer, in groups that may have different learning rates."""
         return [list(network.parameters())]
 
-    def rates(self, step: int) -> Sequence[float]:  # noqa: ARG002
+    def rates(self, step: int) -> Sequence[float]:
         """Return the factor on each group's learning rate at this step; 0 freezes the group."""
         return [1.0]
 
-    def restarts(self, step: int) -> bool:  # noqa: ARG002
+    def restarts(self, step: int) -> bool:
         """Return whether the base optimizer's state is cleared before this step."""
         return False
 
-    def declines(self, step: int) -> bool:  # noqa: ARG002
+    def declines(self, step: int) -> bool:
         """Return whether the main optimizer skips this step; `after` then gets the unchanged state."""
         return False
 
@@ -120,7 +115,7 @@ class Method:
         """Return the running state before the first step, after `build`, in types that a checkpoint can hold."""
         return None
 
-    def draw(self, batch: Batch, generator: torch.Generator) -> Any:  # noqa: ARG002
+    def draw(self, batch: Batch, generator: torch.Generator) -> Any:
         """Draw everything random in the objective, once per step; the generator is on the CPU."""
         return None
 
@@ -136,7 +131,7 @@ class Method:
         loss.backward(create_graph=graph)  # type: ignore[no-untyped-call]
         return loss.detach(), state
 
-    def after(self, network: Any, batch: Batch, draw: Any, state: Any) -> Any:  # noqa: ARG002
+    def after(self, network: Any, batch: Batch, draw: Any, state: Any) -> Any:
         """Train the sides, once per step after the optimizer. Take the first pass's state, return the one to keep."""
         return state
 

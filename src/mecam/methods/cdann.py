@@ -20,7 +20,6 @@ class CDANN(DANN):
     """
 
     name = "cdann"
-    capturable = True
     compares = True
 
     def make_discriminator(self, features: int, setting: Setting) -> nn.Module:

@@ -31,7 +31,7 @@ class CORAL(Method):
     def __init__(self, *, gamma: float = 1.0) -> None:
         self.gamma = float(gamma)
 
-    def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
+    def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         z = network.features(batch.images)
         loss = F.cross_entropy(network.head(z), batch.labels)
         return loss + self.gamma * _penalty(z.view(batch.domains, -1, z.shape[1])), state

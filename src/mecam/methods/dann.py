@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mecam.hyperparameters import Choice, Hyperparameter, LogUniform
-from mecam.methods._mlp import mlp
 from mecam.methods.base import Batch, Method, Setting
-from mecam.methods.side import Side
+from mecam.methods.side import Side, mlp
 from mecam.models.network import Network
 
 
@@ -64,14 +63,11 @@ class DANN(Method):
     def optimizer_settings(self) -> Mapping[str, Any]:  # type: ignore[override]
         return {"betas": self.betas}
 
-    @property
-    def sides(self) -> Mapping[str, Side]:
-        return {"discriminator": self.discriminator}
-
     def build(self, network: Network, setting: Setting) -> nn.Module:
         module = self.make_discriminator(network.num_features, setting).to(network.head.weight)
         lr = setting.adam_lr if self.lr_d is None else self.lr_d
         self.discriminator = Side(module, lr=lr, weight_decay=self.weight_decay_d, betas=self.betas)
+        self.sides = {"discriminator": self.discriminator}
         return network
 
     def make_discriminator(self, features: int, setting: Setting) -> nn.Module:
@@ -81,12 +77,12 @@ class DANN(Method):
     def declines(self, step: int) -> bool:
         return (step + 1) % (1 + self.k) < self.k
 
-    def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
+    def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         z = network.features(batch.images)
         classified = F.cross_entropy(network.head(z), batch.labels)
         return classified - self.lam * self.discriminator_loss(self.discriminator.frozen, z, batch), state
 
-    def after(self, network: Network, batch: Batch, draw: Any, state: Any) -> Any:  # noqa: ARG002
+    def after(self, network: Network, batch: Batch, draw: Any, state: Any) -> Any:
         if self.declines(batch.step):
             with torch.no_grad():
                 z = network.features(batch.images)
@@ -103,10 +99,10 @@ class DANN(Method):
             loss = loss + self.gp * slope.square().sum(1).mean()
         return loss
 
-    def inputs(self, z: Tensor, batch: Batch) -> tuple[Tensor, ...]:  # noqa: ARG002
+    def inputs(self, z: Tensor, batch: Batch) -> tuple[Tensor, ...]:
         """Return the discriminator's inputs."""
         return (z,)
 
-    def mean(self, each: Tensor, batch: Batch) -> Tensor:  # noqa: ARG002
+    def mean(self, each: Tensor, batch: Batch) -> Tensor:
         """Average the losses over the images."""
         return each.mean()

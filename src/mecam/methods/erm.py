@@ -17,5 +17,5 @@ class ERM(Method):
     name = "erm"
     capturable = True
 
-    def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
+    def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         return F.cross_entropy(network(batch.images), batch.labels), state

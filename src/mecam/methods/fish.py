@@ -46,10 +46,8 @@ class Fish(Method):
     def build(self, network: Network, setting: Setting) -> Network:
         self.weight_decay = setting.weight_decay
         if self.inner_lr is None:
-            self.lr, self.scale = (
-                setting.adam_lr,
-                (META_LR if self.meta_lr is None else self.meta_lr) / setting.lr_ratio,
-            )
+            meta_lr = META_LR if self.meta_lr is None else self.meta_lr
+            self.lr, self.scale = setting.adam_lr, meta_lr / setting.lr_ratio
         else:
             share = 1.0 if self.meta_lr is None or not setting.lr else self.meta_lr / setting.lr
             self.lr, self.scale = self.inner_lr, share * self.inner_lr
@@ -60,13 +58,7 @@ class Fish(Method):
         return {"steps": 0, "mean": {}, "square": {}}
 
     def gradient(
-        self,
-        network: Network,
-        batch: Batch,
-        draw: Any,  # noqa: ARG002
-        state: dict[str, Any],
-        *,
-        graph: bool = False,  # noqa: ARG002
+        self, network: Network, batch: Batch, draw: Any, state: dict[str, Any], *, graph: bool = False
     ) -> tuple[Tensor, dict[str, Any]]:
         value = plain_pass(network, batch)
         weights, buffers = trained(network), spare_buffers(network)

@@ -51,7 +51,7 @@ class Fishr(Annealed):
     def initial_state(self) -> Tensor:
         return self.zeros
 
-    def loss(self, network: Network, batch: Batch, draw: Any, state: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+    def loss(self, network: Network, batch: Batch, draw: Any, state: Tensor) -> tuple[Tensor, Tensor]:
         z = network.features(batch.images)
         logits = network.head(z)
         running = self.ema * state + (1 - self.ema) * _variances(z, logits, batch)

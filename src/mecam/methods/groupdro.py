@@ -40,7 +40,7 @@ class GroupDRO(Method):
     def initial_state(self) -> Tensor:
         return self.zeros
 
-    def loss(self, network: Network, batch: Batch, draw: Any, state: Tensor) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+    def loss(self, network: Network, batch: Batch, draw: Any, state: Tensor) -> tuple[Tensor, Tensor]:
         each = F.cross_entropy(network(batch.images), batch.labels, reduction="none")
         losses = each.view(batch.domains, -1).mean(1)
         log_q = (state + self.eta * losses.detach()).log_softmax(0)

@@ -29,7 +29,7 @@ class IRM(Annealed):
     def __init__(self, *, lam: float = 100.0, anneal: float = 500.0) -> None:
         super().__init__(lam=lam, anneal=anneal)
 
-    def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
+    def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         logits = network(batch.images)
         slopes = _slopes(logits, batch.labels).view(batch.domains, -1)
         penalty = (slopes[:, ::2].mean(1) * slopes[:, 1::2].mean(1)).mean()

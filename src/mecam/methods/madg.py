@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from itertools import permutations
 from typing import Any
 
@@ -35,26 +34,23 @@ class MADG(Method):
     def __init__(self, *, lam: float = 0.1, margin: float = math.log(4)) -> None:
         self.lam, self.margin = float(lam), float(margin)
 
-    @property
-    def sides(self) -> Mapping[str, Side]:
-        return {"auxiliary": self.auxiliary}
-
     def build(self, network: Network, setting: Setting) -> nn.Module:
         if setting.classes < 2:
             raise ValueError("madg needs at least 2 classes, got 1")
         pairs = setting.domains * (setting.domains - 1)
         heads = nn.Linear(network.num_features, pairs * setting.classes).to(network.head.weight)
         self.auxiliary = Side(heads, lr=setting.adam_lr, weight_decay=setting.weight_decay)
+        self.sides = {"auxiliary": self.auxiliary}
         return network
 
-    def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
+    def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         z = network.features(batch.images)
         logits = network.head(z)
         guess = logits.argmax(1)
         discrepancy = self.discrepancy(self.auxiliary.frozen(z), guess, batch.domains)
         return F.cross_entropy(logits, batch.labels) + self.lam * discrepancy, [z.detach(), guess]
 
-    def after(self, network: Any, batch: Batch, draw: Any, state: list[Tensor]) -> None:  # noqa: ARG002
+    def after(self, network: Any, batch: Batch, draw: Any, state: list[Tensor]) -> None:
         z, guess = state
         self.auxiliary.step(-self.discrepancy(self.auxiliary.module(z), guess, batch.domains))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mecam.hyperparameters import Hyperparameter
-from mecam.methods._gradients import Named, after_first_adam_step, gradient_at, spare_buffers
-from mecam.methods._mlp import mlp
+from mecam.methods._gradients import Named, after_first_adam_step, gradient_at, gradient_of, spare_buffers
 from mecam.methods.base import Batch, Method, Setting
-from mecam.methods.side import Side
+from mecam.methods.side import Side, mlp
 from mecam.models.network import Network
 
 
@@ -42,10 +41,6 @@ class MDSDI(Method):
     def __init__(self, *, covariance: int = 0) -> None:
         self.proper = bool(covariance)
 
-    @property
-    def sides(self) -> Mapping[str, Side]:
-        return {"discriminator": self.discriminator}
-
     def build(self, network: Network, setting: Setting) -> nn.Module:
         features, like = network.num_features, network.head.weight
         network.featurizer = Pair(network.featurizer)
@@ -59,20 +54,21 @@ class MDSDI(Method):
         network.add_module("domain_head", nn.Linear(features, setting.domains).to(like))
         discriminator = mlp(features, setting.domains, width=features, depth=3).to(like)
         self.discriminator = Side(discriminator, lr=setting.adam_lr, weight_decay=setting.weight_decay)
+        self.sides = {"discriminator": self.discriminator}
         self.lr, self.weight_decay = setting.adam_lr, setting.weight_decay
         return network
 
-    def loss(self, network: Any, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
+    def loss(self, network: Any, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         """Return L, without the meta loss."""
         z = network.features(batch.images)
         classified = F.cross_entropy(network.head(z), batch.labels)
         return classified + self.disentangled(network, batch, z), z.chunk(2, 1)[0].detach()
 
-    def gradient(self, network: Any, batch: Batch, draw: Any, state: Any, *, graph: bool = False) -> tuple[Tensor, Any]:  # noqa: ARG002
+    def gradient(self, network: Any, batch: Batch, draw: Any, state: Any, *, graph: bool = False) -> tuple[Tensor, Any]:
         z = network.features(batch.images)
         each = F.cross_entropy(network.head(z), batch.labels, reduction="none")
         psi = {n: p for n, p in network.named_parameters() if n.startswith(("featurizer.specific.", "head."))}
-        slopes = [_slopes(part.mean(), psi) for part in each.chunk(batch.domains)]
+        slopes = [gradient_of(part.mean(), psi, keep_graph=True) for part in each.chunk(batch.domains)]
         loss = each.mean() + self.disentangled(network, batch, z)
         loss.backward()  # type: ignore[no-untyped-call]
         buffers = spare_buffers(network)
@@ -85,7 +81,7 @@ class MDSDI(Method):
                     parameter.grad += (rest[name] + there[name]) / batch.domains
         return loss.detach(), z.chunk(2, 1)[0].detach()
 
-    def after(self, network: Any, batch: Batch, draw: Any, state: Tensor) -> None:  # noqa: ARG002
+    def after(self, network: Any, batch: Batch, draw: Any, state: Tensor) -> None:
         self.discriminator.step(F.cross_entropy(self.discriminator.module(state), batch.domain_labels()))
 
     def disentangled(self, network: Any, batch: Batch, z: Tensor) -> Tensor:
@@ -111,11 +107,6 @@ class Pair(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return torch.cat([self.invariant(images), self.specific(images)], 1)
-
-
-def _slopes(loss: Tensor, weights: Named) -> Named:
-    gradients = torch.autograd.grad(loss, list(weights.values()), retain_graph=True, materialize_grads=True)
-    return dict(zip(weights, gradients, strict=True))
 
 
 def _mean(several: Sequence[Named]) -> Named:

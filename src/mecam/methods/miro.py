@@ -37,17 +37,17 @@ class MIRO(Method):
     def __init__(self, *, ld: float = 0.1) -> None:
         self.ld = float(ld)
 
-    def build(self, network: Network, setting: Setting) -> Anchored:  # noqa: ARG002
+    def build(self, network: Network, setting: Setting) -> Anchored:
         return Anchored(network)
 
     def groups(self, network: nn.Module) -> Sequence[Sequence[nn.Parameter]]:
         anchored = cast("Anchored", network)
         return [list(anchored.network.parameters()), list(anchored.variances.parameters())]
 
-    def rates(self, step: int) -> Sequence[float]:  # noqa: ARG002
+    def rates(self, step: int) -> Sequence[float]:
         return [1.0, FASTER]
 
-    def loss(self, network: Anchored, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
+    def loss(self, network: Anchored, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         logits, drift = network.with_drift(batch.images)
         return F.cross_entropy(logits, batch.labels) + self.ld * drift, state
 

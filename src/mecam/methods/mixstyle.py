@@ -42,7 +42,7 @@ class MixStyle(Method):
     def __init__(self, *, p: float = 0.5, alpha: float = 0.1) -> None:
         self.p, self.alpha = float(p), float(alpha)
 
-    def build(self, network: Network, setting: Setting) -> Network:  # noqa: ARG002
+    def build(self, network: Network, setting: Setting) -> Network:
         if not network.stages:
             raise ValueError("mixstyle needs a backbone with named stages; this one has none")
         self.stages = list(network.stages)
@@ -66,7 +66,7 @@ class _AsDrawn(virtual.MixStyle):
 
     numbers: Mapping[str, tuple[Tensor, ...]]
 
-    def _draw(self, x: Tensor, layer: str) -> Any:  # noqa: ARG002
+    def _draw(self, x: Tensor, layer: str) -> Any:
         self._ran = True
         return self.numbers[layer]
 

@@ -48,13 +48,7 @@ class MLDG(Method):
         return order
 
     def gradient(
-        self,
-        network: Network,
-        batch: Batch,
-        draw: list[int],
-        state: Any,
-        *,
-        graph: bool = False,  # noqa: ARG002
+        self, network: Network, batch: Batch, draw: list[int], state: Any, *, graph: bool = False
     ) -> tuple[Tensor, Any]:
         value = plain_pass(network, batch)
         weights, buffers, domains = trained(network), spare_buffers(network), batch.by_domain()

@@ -31,7 +31,7 @@ class MMD(Method):
     def __init__(self, *, gamma: float = 1.0) -> None:
         self.gamma = float(gamma)
 
-    def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
+    def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         z = network.features(batch.images)
         loss = F.cross_entropy(network.head(z), batch.labels)
         blocks = kernel(z).view(batch.domains, len(z) // batch.domains, batch.domains, -1)

@@ -37,7 +37,7 @@ class RSC(Method):
     def __init__(self, *, feature_drop: float = 1 / 3, batch_drop: float = 1 / 3) -> None:
         self.feature_drop, self.batch_drop = float(feature_drop), float(batch_drop)
 
-    def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
+    def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         z = network.features(batch.images)
         return F.cross_entropy(network.head(z * self._kept(network.head, z, batch.labels)), batch.labels), state
 

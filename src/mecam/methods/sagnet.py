@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -34,13 +33,10 @@ class SagNet(Method):
     def __init__(self, *, w: float = 0.1) -> None:
         self.w = float(w)
 
-    @property
-    def sides(self) -> Mapping[str, Side]:
-        return {"style_head": self.style_head}
-
     def build(self, network: Network, setting: Setting) -> nn.Module:
         head = nn.Linear(network.num_features, setting.classes).to(network.head.weight)
         self.style_head = Side(head, lr=setting.adam_lr, weight_decay=setting.weight_decay)
+        self.sides = {"style_head": self.style_head}
         return network
 
     def draw(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
@@ -51,7 +47,7 @@ class SagNet(Method):
             "content": torch.randperm(count, generator=generator),  # whose content it gets
         }
 
-    def loss(self, network: Network, batch: Batch, draw: dict[str, Tensor], state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
+    def loss(self, network: Network, batch: Batch, draw: dict[str, Tensor], state: Any) -> tuple[Tensor, Any]:
         z = network.features(batch.images)
         share, style, content = draw["share"].to(z), draw["style"].to(z.device), draw["content"].to(z.device)
         mean, variance = z.mean(1, keepdim=True), z.var(1, keepdim=True)
@@ -63,5 +59,5 @@ class SagNet(Method):
         confused = -F.log_softmax(self.style_head.frozen(style_alone), 1).mean()
         return classified + self.w * confused, style_alone.detach()
 
-    def after(self, network: Any, batch: Batch, draw: Any, state: Tensor) -> None:  # noqa: ARG002
+    def after(self, network: Any, batch: Batch, draw: Any, state: Tensor) -> None:
         self.style_head.step(F.cross_entropy(self.style_head.module(state), batch.labels))

@@ -21,14 +21,13 @@ class Projected(nn.Module):
         super().__init__()
         self.network = network
         features = network.num_features
-        width = (
-            features if features == 2048 else 2 * features
-        )  # the authors' widths for ResNet-50 and for smaller networks
-        layers: list[nn.Module] = []
-        for inputs in (features, width):
-            layers += [nn.Linear(inputs, width), nn.BatchNorm1d(width), nn.ReLU()]
-        layers += [nn.Linear(width, features), nn.BatchNorm1d(features)]
-        self.projector = nn.Sequential(*layers).to(network.head.weight)
+        # the authors' widths for ResNet-50 and for smaller networks
+        width = features if features == 2048 else 2 * features
+        self.projector = nn.Sequential(
+            *(nn.Linear(features, width), nn.BatchNorm1d(width), nn.ReLU()),
+            *(nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU()),
+            *(nn.Linear(width, features), nn.BatchNorm1d(features)),
+        ).to(network.head.weight)
 
     def forward(self, images: Tensor) -> Tensor:
         return cast("Tensor", self.network(images))
@@ -49,7 +48,7 @@ class SelfReg(Method):
     images = 2  # the projector's batch norm needs two images
     compares = True
 
-    def build(self, network: Network, setting: Setting) -> nn.Module:  # noqa: ARG002
+    def build(self, network: Network, setting: Setting) -> nn.Module:
         return Projected(network)
 
     def draw(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""An auxiliary module, such as an adversary, with its own loss and optimizer."""
+"""Auxiliary modules, such as adversaries, with a loss and an optimizer of their own."""
 
 from __future__ import annotations
 
@@ -40,3 +40,12 @@ class Side:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.module.load_state_dict(state["module"])
         self.optimizer.load_state_dict(state["optimizer"])
+
+
+def mlp(inputs: int, outputs: int, *, width: int, depth: int, dropout: float = 0.0) -> nn.Sequential:
+    """Return `depth` linear layers with dropout and ReLU between them."""
+    sizes = [inputs, *[width] * (depth - 1)]
+    layers = nn.Sequential()
+    for size in sizes[:-1]:
+        layers.extend([nn.Linear(size, width), nn.Dropout(dropout), nn.ReLU()])
+    return layers.append(nn.Linear(sizes[-1], outputs))

@@ -26,7 +26,7 @@ class VREx(Annealed):
     def __init__(self, *, lam: float = 10.0, anneal: float = 500.0) -> None:
         super().__init__(lam=lam, anneal=anneal)
 
-    def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
+    def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         each = F.cross_entropy(network(batch.images), batch.labels, reduction="none")
         losses = each.view(batch.domains, -1).mean(1)
         return losses.mean() + self.weight(batch.step) * losses.var(correction=0), state

