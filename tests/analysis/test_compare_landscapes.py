@@ -59,10 +59,10 @@ def test_along_eigenvectors_in_one_dimension(runs: dict[str, Path], tmp_path: Pa
 
 
 def test_the_plane_through_three_runs(runs: dict[str, Path], tmp_path: Path):
-    found, files = through(runs, tmp_path, images=8, steps=3, data=DATA)
-    assert found.loss.shape == (3, 3)
-    np.testing.assert_array_equal(read(files[4]).loss, found.loss)
-    assert len(found.setting["points"]) == 3
+    landscapes, files = through(runs, tmp_path, images=8, steps=3, data=DATA)
+    assert landscapes["plane"].loss.shape == (3, 3)
+    np.testing.assert_array_equal(read(files[4]).loss, landscapes["plane"].loss)
+    assert len(landscapes["plane"].setting["points"]) == 3
     with pytest.raises(ValueError, match="got 2"):
         through({name: runs[name] for name in ("adam", "sam")}, tmp_path)
 

@@ -155,7 +155,7 @@ def test_a_file_that_is_something_else_is_named(tmp_path: Path):
 
 
 def test_a_file_is_not_inflated(tmp_path: Path):
-    """Not by packing, and not by a header that speaks of more than there is."""
+    """Neither a compressed array nor a header that declares more than the file holds."""
     file, huge = tmp_path / "grid.npz", tmp_path / "huge.npz"
     arrays = {"x": np.zeros(1), "y": np.zeros(1), "loss": np.zeros((1, 1)), "done": np.ones((1, 1), dtype=bool)}
     np.savez(file, **arrays, setting=np.array("{}"))
@@ -169,7 +169,7 @@ def test_a_file_is_not_inflated(tmp_path: Path):
             if entry == "loss.npy":
                 data = data.replace(b"(1, 1), }            ", b"(1000000000, 1000), }")
             new.writestr(entry, data)
-    with pytest.raises(RunError, match=r"loss declares shape \(1000000000, 1000\)"):
+    with pytest.raises(RunError, match=r"huge\.npz is not a landscape that can be read"):
         read(huge)
 
 
@@ -194,7 +194,7 @@ def test_the_plane_through_three_networks_has_their_losses_at_their_points():
         objective.model[1].running_mean.fill_(0.1 * number)  # type: ignore[index,operator,union-attr]
     found = plane(*(objective.model for objective in objectives))
     for objective, (x, y) in zip(objectives, found.points, strict=True):
-        there = landscape(objectives[0], found.axes, [x], [y], buffers=found.buffers)
+        there = landscape(objectives[0], found.axes, [x], [y])
         expected = Objective(objective.model, cross_entropy, objectives[0].batches).value()
         assert there.loss.item() == pytest.approx(expected, rel=1e-10)
 
@@ -205,7 +205,7 @@ def test_beyond_the_three_networks_variances_stay_positive():
         objective.model[1].running_var.fill_(1 + 9 * number)  # type: ignore[index,operator,union-attr]
     found = plane(*(objective.model for objective in objectives))
     x, y = found.grid(5, margin=0.5)
-    assert landscape(objectives[0], found.axes, x, y, buffers=found.buffers).holes == 0
+    assert landscape(objectives[0], found.axes, x, y).holes == 0
 
 
 def test_a_frozen_part_stays():

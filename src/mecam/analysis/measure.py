@@ -198,32 +198,32 @@ def landscape(
     split: str,
     directions: str,
     dimensions: int,
-    steps: int,
     radius: float,
     seed: int,
     images: int | None,
     device: str,
-    progress: Progress = silent,
+    **options: Any,
 ) -> list[str]:
-    """Draw the loss around the runs; return the files that were written and notes, a line each."""
+    """Draw the loss around the runs; return the files that were written and notes, a line each.
+
+    Further options are those of `compare_landscapes.through` and `around`.
+    """
     if dimensions not in (1, 2):
         raise ValueError(f"--dimensions {dimensions} is not allowed; 1 or 2")
-    common: dict[str, Any] = {"split": split, "steps": steps, "device": find_machine(device).device}
+    options |= {"split": split, "device": find_machine(device).device}
     if images is not None:
-        common["images"] = images
+        options["images"] = images
     results, left_out = finished(runs)
     chosen = {name: result.path for name, result in table5.named(results).items()}
     if directions == "plane":
-        plane, files = compare_landscapes.through(chosen, out, progress=progress, **common)
-        holes, taken = plane.holes, plane.setting["images"]
+        landscapes, files = compare_landscapes.through(chosen, out, **options)
     else:
-        common |= {"kind": directions, "dimensions": dimensions, "radius": radius, "seed": seed}
-        landscapes, files = compare_landscapes.compare(chosen, out, progress=progress, **common)
-        holes = sum(each.holes for each in landscapes.values())
-        taken = max(each.setting["images"] for each in landscapes.values())
-    sample = _sample(taken, split, images, compare_landscapes.IMAGES)
-    lines = [f"loss over {sample}", *([f"{holes} points have no finite loss"] if holes else [])]
-    return [*map(str, files), *lines, *left_out]
+        options |= {"kind": directions, "dimensions": dimensions, "radius": radius, "seed": seed}
+        landscapes, files = compare_landscapes.compare(chosen, out, **options)
+    holes = sum(each.holes for each in landscapes.values())
+    taken = max(each.setting["images"] for each in landscapes.values())
+    lines = [f"loss over {_sample(taken, split, images, compare_landscapes.IMAGES)}"]
+    return [*map(str, files), *lines, *([f"{holes} points have no finite loss"] if holes else []), *left_out]
 
 
 def finished(paths: Sequence[Path]) -> tuple[list[Result], list[str]]:
