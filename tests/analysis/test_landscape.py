@@ -32,11 +32,10 @@ def draws(objective: Objective) -> list[list[torch.Tensor]]:
     return random_directions(objective.parameters, 2, torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("at_once", [None, 1, 3, 64])
-def test_every_point_is_the_objective_there(at_once):
+def test_every_point_is_the_objective_there():
     objective = small()
     first, second = draws(objective)
-    found = landscape(objective, [first, second], GRID, GRID[1:], at_once=at_once)
+    found = landscape(objective, [first, second], GRID, GRID[1:])
     expected = [
         [objective.value([x * a + y * b for a, b in zip(first, second, strict=True)]) for x in GRID] for y in GRID[1:]
     ]
@@ -51,14 +50,13 @@ def test_a_line_is_one_row():
     np.testing.assert_allclose(found.loss, [[objective.value(direction, x) for x in GRID]], rtol=1e-12)
 
 
-@pytest.mark.parametrize("at_once", [1, 2])
-def test_a_convolutional_network_in_float32_to_its_precision(at_once):
+def test_a_convolutional_network_in_float32_to_its_precision():
     torch.manual_seed(0)
     model = resnet8(classes=3)
     inputs = torch.randn(8, 3, 16, 16).to(memory_format=torch.channels_last)
     objective = Objective(model, cross_entropy, [(inputs, torch.arange(8) % 3)])
     first, second = draws(objective)
-    found = landscape(objective, [first, second], (0.0, 0.5), (0.0, 0.5), at_once=at_once)
+    found = landscape(objective, [first, second], (0.0, 0.5), (0.0, 0.5))
     both = [0.5 * (a + b) for a, b in zip(first, second, strict=True)]
     assert found.loss[0, 0] == pytest.approx(objective.value(), rel=1e-5)
     assert found.loss[1, 1] == pytest.approx(objective.value(both), rel=1e-5)
@@ -182,8 +180,6 @@ def test_bad_grids_are_refused():
         landscape(objective, [first], [])
     with pytest.raises(ValueError, match="y must be"):
         landscape(objective, [first, second], GRID, (0.0, math.nan))
-    with pytest.raises(ValueError, match="at_once=0"):
-        landscape(objective, [first], GRID, at_once=0)
     with pytest.raises(ValueError, match=r"0\.weight"):
         landscape(objective, [[torch.zeros(1) for _ in first]], GRID)
 
@@ -213,7 +209,7 @@ def test_a_frozen_part_stays():
     objective.model[0].requires_grad_(False)  # type: ignore[index,operator]
     objective = Objective(objective.model, cross_entropy, objective.batches)
     direction = objective.gradient()
-    found = landscape(objective, [direction], GRID, at_once=2)
+    found = landscape(objective, [direction], GRID)
     np.testing.assert_allclose(found.loss[0], [objective.value(direction, x) for x in GRID], rtol=1e-12)
 
 

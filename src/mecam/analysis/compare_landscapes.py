@@ -52,13 +52,12 @@ def around(
     device: torch.device | str = "cpu",
     data: DomainSet | None = None,
     progress: Progress = silent,
-    at_once: int | None = None,
 ) -> tuple[Landscape, Path]:
     """Compute the landscape around one run; return it and the file of its raw grid, in the run's folder.
 
     Landscapes of several runs are comparable if all other arguments agree. Random directions are the same for all runs,
     each scaled by its own filters; eigenvectors, those of the largest eigenvalues, are each run's own, of length 1. A
-    plane also goes to landscape.json. `data` is the run's data, if it is open already; `at_once`: see `landscape`.
+    plane also goes to landscape.json. `data` is the run's data, if it is open already.
     """
     if steps < 2 or not radius > 0:
         raise ValueError(f"steps={steps} and radius={radius:g}; at least 2 steps and a positive radius are needed")
@@ -84,7 +83,6 @@ def around(
         file=raw,
         setting={"split": split, "directions": KINDS[kind].format(seed)},
         progress=named(progress, name),
-        at_once=at_once,
     )
     if dimensions == 2:
         surface.write_json(folder / PAGE)

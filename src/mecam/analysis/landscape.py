@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.func import functional_call, vmap
+from torch.func import functional_call
 
 from mecam.analysis.directions import coordinates, is_variance
 from mecam.analysis.objective import Direction, Objective
@@ -35,7 +35,6 @@ from mecam.runs import RunError, write_atomic
 from mecam.storage.files import encode_json
 
 STEPS = tuple(round(-1 + 0.04 * step, 2) for step in range(51))  # from -1 to 1, the weights in the middle
-COUNTS = (1, 4, 16, 64)  # points in one pass that are tried
 MOST = 64  # points for which a batch is loaded once
 WRITE_EVERY = 5.0  # seconds between writes of the file, about
 
@@ -79,7 +78,6 @@ def landscape(
     file: Path | str | None = None,
     setting: Mapping[str, Any] | None = None,
     progress: Progress = silent,
-    at_once: int | None = None,
 ) -> Landscape:
     """Compute f(θ + x first + y second) for every x and y; with one direction f(θ + x first).
 
@@ -87,12 +85,9 @@ def landscape(
         directions: tensors like the parameters, or by name with buffers (`Plane.axes`); buffers not named stay.
         file: an .npz to keep the grid in. One of another function, grid or setting is refused.
         setting: a description for the file, as JSON; "split" and "directions" are shown on the page.
-        at_once: points in one pass through the model, by vmap. None: the fastest number on the device.
     """
     if len(directions) not in (1, 2) or (len(directions) == 2) != (y is not None):
         raise ValueError("a line takes one direction and x; a plane takes two directions, x and y")
-    if at_once is not None and at_once < 1:
-        raise ValueError(f"at_once={at_once} is not allowed; it must be at least 1")
     columns, rows = _axis("x", x), (0.0,) if y is None else _axis("y", y)
     points = _Points(objective, directions)
     full = {**(setting or {}), "images": objective.count, "function": _fingerprint(objective, points)}
@@ -105,20 +100,18 @@ def landscape(
         progress(Event("landscape", int(done.sum()), done.size, "points"))
 
     report()
-    if missing and at_once is None:
-        at_once = points.fastest()
-    together, written = at_once or 1, time.monotonic()
+    together, written = 1, time.monotonic()
     try:
         while missing:
             some, missing = missing[:together], missing[together:]
             started = time.monotonic()
-            values = points.values([(columns[column], rows[row]) for row, column in some], at_once or 1)
+            values = points.values([(columns[column], rows[row]) for row, column in some])
             for at, value in zip(some, values, strict=True):
                 grid.loss[at], done[at] = value if math.isfinite(value) else math.nan, True
             report()
             now = time.monotonic()
             if now - started < WRITE_EVERY / 4:
-                together = max(together, min(2 * together, MOST))
+                together = min(2 * together, MOST)
             if path is not None and now - written > WRITE_EVERY:
                 _write(path, grid, done)
                 written = now
@@ -210,52 +203,17 @@ class _Points:
                         f"a direction has the shape {tuple(part.shape)} at {name}, which is {tuple(weight.shape)}"
                     )
 
-    def values(self, points: Sequence[tuple[float, float]], at_once: int) -> list[float]:
-        """Return f at each of the points, `at_once` of them in one pass through the model."""
-        total = torch.zeros(len(points), dtype=torch.float64, device=self.objective.device)
-        with self.objective.studied(), torch.inference_mode():
-            for inputs, targets in self.objective.on_device():
-                total += self._batch(inputs, targets, points, at_once)
-        return [float(value) for value in total / self.objective.count]
-
-    def fastest(self) -> int:
-        """Return how many points at once take the least time per point on the first batch.
-
-        On a CPU it is one: by vmap a point of resnet8 takes 1.5 to 2.2 times as long.
-        """
-        best, least = 1, math.inf
-        if self.objective.device.type == "cpu":
-            return best
-        inputs, targets = next(self.objective.on_device())
-        with self.objective.studied(), torch.inference_mode():
-            for count in COUNTS:
-                try:
-                    for _ in range(2):  # the first call also pays for what is set up once
-                        start = time.perf_counter()
-                        self._batch(inputs, targets, [(0.0, 0.0)] * count, count).sum().item()  # waits for the device
-                        taken = (time.perf_counter() - start) / count
-                except RuntimeError:  # out of memory, or an operation that vmap cannot do
-                    break
-                if taken >= least:
-                    break
-                best, least = count, taken
-        return best
-
-    def _batch(self, inputs: Tensor, targets: Tensor, points: Sequence[tuple[float, float]], at_once: int) -> Tensor:
-        """Return the loss on a batch, times its size, at each of the points."""
-
-        def at(weights: list[Tensor]) -> Tensor:
-            named = dict(zip(self.names, weights, strict=True))
-            return self.objective.loss(functional_call(self.objective.model, named, (inputs,)), targets)
-
-        losses = []
-        for start in range(0, len(points), at_once):
-            weights = [self._weights(point) for point in points[start : start + at_once]]
-            if at_once == 1:
-                losses.append(at(weights[0]).reshape(1))
-            else:
-                losses.append(vmap(at)([torch.stack(parts) for parts in zip(*weights, strict=True)]))
-        return torch.cat(losses).double() * len(targets)
+    def values(self, points: Sequence[tuple[float, float]]) -> list[float]:
+        """Return f at each of the points."""
+        objective = self.objective
+        total = torch.zeros(len(points), dtype=torch.float64, device=objective.device)
+        with objective.studied(), torch.inference_mode():
+            for inputs, targets in objective.on_device():
+                for place, point in enumerate(points):
+                    weights = dict(zip(self.names, self._weights(point), strict=True))
+                    loss = objective.loss(functional_call(objective.model, weights, (inputs,)), targets)
+                    total[place] += loss.double() * len(targets)
+        return (total / objective.count).tolist()
 
     def _weights(self, point: tuple[float, float]) -> list[Tensor]:
         weights = self.origin
