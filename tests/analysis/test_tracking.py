@@ -15,8 +15,7 @@ from pytorch_optimizer import AdaHessian
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mecam.analysis.plot_tracking import panels, plot
-from mecam.analysis.tracked import Record, read, summary
+from mecam.analysis.tracked import Record, panels, plot, read, summary
 from mecam.analysis.tracking import Tracker
 from mecam.optim import CRSAM, FSAM, SAM, LookSAM, MeCAM, SharpnessAware
 from mecam.optim.registry import OPTIMIZERS

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,12 +11,12 @@ from typing import Any
 
 import torch
 
-from mecam.analysis import compare_landscapes, plot_tracking, table5
+from mecam.analysis import compare_landscapes, table5, tracked
 from mecam.analysis import curvature as curvatures
 from mecam.analysis import spectrum as spectra
 from mecam.analysis._figure import check_ending
 from mecam.analysis.runs import objective_of, virtual_domain_of
-from mecam.analysis.tracked import FEWEST, Record, Summary, read, summary
+from mecam.analysis.tracked import Record, Summary
 from mecam.benchmark import results as benchmarks
 from mecam.benchmark.records_file import read_records
 from mecam.benchmark.results import Result, read_runs
@@ -51,17 +50,18 @@ class Curvatures:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all numbers, for JSON: by row, and by run."""
-        by_path = {one.result.path: one for one in self.measured}
         comparable = len(self.rows) > 1 and table5.incomparable(self.rows) is None
-        smallest = table5.best(self.rows) if comparable else {}
-        runs = {}
+        starred = table5.smallest(self.rows) if comparable else {}
+        rows = {
+            name: {**row.to_dict(), "best": [rho in starred.get(name, ()) for rho in row.radii]}
+            for name, row in self.rows.items()
+        }
+        by_path, runs = {one.result.path: one for one in self.measured}, {}
         for name, result in table5.named([one.result for one in self.measured]).items():
             one, recipe = by_path[result.path], result.recipe
             place = {"run": str(result.path), "data": result.data, "target": recipe.target, "seed": recipe.seed}
-            summary = self.summaries.get(name)
-            training = {} if summary is None else {"training": summary.to_dict()}
+            training = {"training": self.summaries[name].to_dict()} if name in self.summaries else {}
             runs[name] = {**place, **one.curvature.to_dict(one.exact), **training}
-        rows = {name: {**row.to_dict(), "best": _marks(row, smallest)} for name, row in self.rows.items()}
         return {"rows": rows, "runs": runs, "notes": list(self.notes)}
 
 
@@ -100,12 +100,14 @@ def curvature(
         measured, failed = _measured(chosen, split, radii, exact, sharpness, options, progress)
         failed = [*left_out, *failed]
     rows = (table5.single if per_run else table5.grouped)(measured, compare=compare == "paper")
-    tracked = {name: records for name, result in chosen.items() if (records := _tracked(result.path))}
-    summaries = {name: summary(records, noisy=_noisy(chosen[name].recipe)) for name, records in tracked.items()}
+    histories = {name: records for name, result in chosen.items() if (records := _tracked(result.path))}
+    summaries = {
+        name: tracked.summary(records, noisy=_noisy(chosen[name].recipe)) for name, records in histories.items()
+    }
     files: list[Path] = []
     if plot is not None:
         files.append(curvatures.plot({name: row.runs for name, row in rows.items()}, plot))
-        files += [plot_tracking.plot(records, _beside(plot, name)) for name, records in tracked.items()]
+        files += [tracked.plot(records, _beside(plot, name)) for name, records in histories.items()]
     return Curvatures(measured, rows, summaries, [*table5.notes(rows), *failed], files)
 
 
@@ -251,10 +253,6 @@ def _sample(taken: int, split: str, asked: int | None, most: int) -> str:
     return f"{taken:,} images of {split}{f' (at most {most}; --images takes more or fewer)' if asked is None else ''}"
 
 
-def _marks(row: table5.Row, smallest: Mapping[float, float]) -> list[bool]:
-    return [row.spread(table5.METRIC, rho).mean == smallest.get(rho, math.nan) for rho in row.radii]
-
-
 def _noisy(recipe: Recipe) -> bool:
     """Return whether every pass of a step drew its own dropout masks."""
     drops = recipe.dropout > 0 or any("dropout" in name and value for name, value in recipe.method_settings.items())
@@ -264,8 +262,8 @@ def _noisy(recipe: Recipe) -> bool:
 def _tracked(run: Path) -> list[Record]:
     """Return the records of a run that was tracked; none if they are too few for a summary."""
     file = run / TRACKING
-    records = read(file) if file.exists() else []
-    return records if sum(record.ratio is not None for record in records) >= FEWEST else []
+    records = tracked.read(file) if file.exists() else []
+    return records if sum(record.ratio is not None for record in records) >= tracked.FEWEST else []
 
 
 def _beside(plot: Path, name: str) -> Path:

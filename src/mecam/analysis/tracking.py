@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from mecam.analysis.tracked import Record, Source, Summary, read, summary
+from mecam.analysis.tracked import META, MINUS, PLUS, THETA, Record, Source, Summary, read, summary
 from mecam.optim import CRSAM, FAD, GAM, GSAM, SAM, WSAM, MeCAM, SharpnessAware
 from mecam.optim._buffers import Buffers
 from mecam.optim._frozen import Frozen
@@ -38,7 +38,6 @@ from mecam.optim.last import LastStep, as_number
 from mecam.optim.vector import Space, unit
 from mecam.runs import records
 
-THETA, PLUS, MINUS, META = "theta", "plus", "minus", "meta"
 # where the passes are; the second pass of optimizers that are not listed is elsewhere
 PASSES: dict[type[SharpnessAware], tuple[str, ...]] = {
     CRSAM: (THETA, PLUS, MINUS),
