@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from mecam.analysis._figure import new_figure, save
@@ -24,7 +23,6 @@ from mecam.progress import Progress, silent
 
 End = Literal["magnitude", "highest", "lowest", "both"]
 ENDS: dict[End, str] = {"magnitude": "LM", "highest": "LA", "lowest": "SA", "both": "BE"}  # ARPACK's names
-DENSE = 20  # below this size the whole matrix takes no more products than ARPACK
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +91,8 @@ def eigenpairs(
     size = hessian.shape[0]
     if not 1 <= k <= size:
         raise ValueError(f"k={k} is not allowed; it must be 1 to {size}")
-    if size <= max(2 * k, DENSE):
+    if k == size:  # which ARPACK refuses
         values, vectors = np.linalg.eigh(hessian.dense())
-        chosen = _chosen(values, k, end)
-        values, vectors = values[chosen], vectors[:, chosen]
     else:
         values, vectors = _by_arpack(hessian, k, end, tolerance, seed)
     order = np.argsort(-np.abs(values), kind="stable")
@@ -197,15 +193,6 @@ def plot(spectrum: Density, path: Path | str) -> Path:
     )
     axes.plot(spectrum.grid, spectrum.density)
     return save(figure, path)
-
-
-def _chosen(values: Array, k: int, end: End) -> NDArray[np.intp]:
-    """Return the indices, in rising eigenvalues, that ARPACK would choose."""
-    if end == "magnitude":
-        return np.argsort(-np.abs(values), kind="stable")[:k]
-    high = {"highest": k, "lowest": 0}.get(end, k - k // 2)
-    indices = np.arange(len(values))
-    return np.concatenate([indices[: k - high], indices[len(values) - high :]])
 
 
 def _by_arpack(hessian: Hessian, k: int, end: End, tolerance: float, seed: int) -> tuple[Array, Array]:
