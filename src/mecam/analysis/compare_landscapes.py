@@ -17,8 +17,9 @@ from mecam.analysis.runs import Subset, objective_of
 from mecam.analysis.spectrum import eigenpairs
 from mecam.data.domains import DomainSet
 from mecam.progress import Progress, named, silent
-from mecam.runs import find_run
+from mecam.runs import find_run, write_atomic
 from mecam.runs.files import make_folder
+from mecam.storage.files import encode_json
 
 # a fixed draw of a split's images: with 384 of them 51 x 51 points of resnet8 took 2 minutes 41 seconds on two cores
 IMAGES = 384
@@ -85,7 +86,7 @@ def around(
         progress=named(progress, name),
     )
     if dimensions == 2:
-        surface.write_json(folder / PAGE)
+        write_atomic(folder / PAGE, encode_json(surface.to_dict()))
     return surface, raw
 
 

@@ -32,7 +32,6 @@ from mecam.analysis.directions import coordinates, is_variance
 from mecam.analysis.objective import Direction, Objective
 from mecam.progress import Event, Progress, silent
 from mecam.runs import RunError, write_atomic
-from mecam.storage.files import encode_json
 
 STEPS = tuple(round(-1 + 0.04 * step, 2) for step in range(51))  # from -1 to 1, the weights in the middle
 MOST = 64  # points for which a batch is loaded once
@@ -63,10 +62,6 @@ class Landscape:
             "y": list(self.y),
             "loss": [[None if math.isnan(value) else value for value in row] for row in self.loss.tolist()],
         }
-
-    def write_json(self, path: Path | str) -> None:
-        """Write a run's landscape.json, which the page shows."""
-        write_atomic(path, encode_json(self.to_dict()))
 
 
 def landscape(

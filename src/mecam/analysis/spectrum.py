@@ -7,7 +7,6 @@ Lanczos iteration on the device that stops as soon as one eigenvalue has converg
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -162,7 +161,10 @@ def density(
     progress: Progress = silent,
 ) -> Density:
     """Return the spectral density by stochastic Lanczos quadrature, with Gaussians as wide as a step's resolution."""
-    lanczos, smooth = _quadrature()
+    try:
+        from curvlinops.papyan2020traces.spectrum import fast_lanczos, lanczos_approximate_spectrum_from_iter
+    except Exception as error:  # a broken installation fails in other ways than by ImportError
+        raise ImportError(f"a density needs curvlinops (pip install 'mecam[analysis]'): {error}") from error
     if steps < 2 or repeats < 1:
         raise ValueError(f"steps={steps} and repeats={repeats}; at least 2 steps and 1 repeat are needed")
     hessian = Hessian(objective, progress, "density", steps * repeats + 1)
@@ -172,10 +174,10 @@ def density(
     devices = [hessian.device] if hessian.device.type == "cuda" else []
     with torch.random.fork_rng(devices):  # curvlinops draws its starts from torch's global generators
         torch.manual_seed(seed)
-        runs = [lanczos(hessian, steps) for _ in range(repeats)]  # nodes and eigenvectors of each
+        runs = [fast_lanczos(hessian, steps) for _ in range(repeats)]  # nodes and eigenvectors of each
     # the outermost nodes converge first: they are the ends of the spectrum, without products of their own
     ends = min(float(nodes.min()) for nodes, _ in runs), max(float(nodes.max()) for nodes, _ in runs)
-    smoothed = [smooth(run, ends, points, kappa=3.0, margin=0.05) for run in runs]
+    smoothed = [lanczos_approximate_spectrum_from_iter(run, ends, points, kappa=3.0, margin=0.05) for run in runs]
     grid, mean = smoothed[0][0].tolist(), torch.stack([share for _, share in smoothed]).mean(0).tolist()
     facts = hessian.facts()
     return Density(grid=tuple(grid), density=tuple(mean), steps=steps, repeats=repeats, seed=seed, **facts)
@@ -213,12 +215,3 @@ def _by_arpack(hessian: Hessian, k: int, end: End, tolerance: float, seed: int) 
     except ArpackError as error:
         raise ArithmeticError(f"the eigenvalues cannot be computed: {error}") from error
     return values, vectors
-
-
-def _quadrature() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return curvlinops' Lanczos iteration, and its density of the nodes."""
-    try:
-        from curvlinops.papyan2020traces.spectrum import fast_lanczos, lanczos_approximate_spectrum_from_iter
-    except Exception as error:  # a broken installation fails in other ways than by ImportError
-        raise ImportError(f"a density needs curvlinops (pip install 'mecam[analysis]'): {error}") from error
-    return fast_lanczos, lanczos_approximate_spectrum_from_iter

@@ -58,12 +58,6 @@ class BetaStars:
     positive: float  # share of them where beta* > 0
     allowed: float  # share of them where 0 < beta* ≤ alpha, as the paper asks
 
-    def text(self) -> str:
-        return (
-            f"Proposition 3.5: beta* is positive in {self.positive:.0%} and in (0, alpha] in {self.allowed:.0%} of "
-            f"{self.defined} records."
-        )
-
 
 @dataclass(frozen=True)
 class Summary:
@@ -103,9 +97,21 @@ class Summary:
         return {**asdict(self), "verdict": self.verdict}
 
     def text(self) -> str:
-        limit = "" if self.noisy else f" ({'small' if self.small_far else 'not small'}: the limit is {SMALL})"
+        """Return the verdict, what it rests on, and what limits it."""
+        if self.noisy:
+            limit = ""
+            verdict = (
+                "No verdict: every pass drew its own dropout masks, and their noise hides the differences below. Train "
+                "with --set optimizer_settings.shared_noise=true or --set dropout=0 to get one."
+            )
+        else:
+            limit = f" ({'small' if self.small_far else 'not small'}: the limit is {SMALL})"
+            verdict = (
+                "Curvature should matter little far from convergence, and more near it: this run shows "
+                f"{self.verdict}{' (extrapolated, see below)' if self.extrapolated else ''}."
+            )
         lines = [
-            self._verdict(),
+            verdict,
             f"Second over first difference of the loss, median |ratio| in {self.records} records: {self.far:.3g} far "
             f"from convergence{limit}, {self.near:.3g} near it. Rank correlation of |ratio| with "
             f"the loss: {self.correlation:+.2f}.",
@@ -116,7 +122,10 @@ class Summary:
                 "‖∇f‖ falls."
             )
         if self.betas is not None:
-            lines.append(self.betas.text())
+            lines.append(
+                f"Proposition 3.5: beta* is positive in {self.betas.positive:.0%} and in (0, alpha] in "
+                f"{self.betas.allowed:.0%} of {self.betas.defined} records."
+            )
         if self.extrapolated:
             lines.append(
                 f"Caution: f(θ−δ) is extrapolated in {self.extrapolated} of {self.records} records. With ReLUs the "
@@ -124,17 +133,6 @@ class Summary:
                 "--set track_measures=true measures f(θ−δ)."
             )
         return "\n".join(lines)
-
-    def _verdict(self) -> str:
-        if self.noisy:
-            return (
-                "No verdict: every pass drew its own dropout masks, and their noise hides the differences below. Train "
-                "with --set optimizer_settings.shared_noise=true or --set dropout=0 to get one."
-            )
-        return (
-            "Curvature should matter little far from convergence, and more near it: this run shows "
-            f"{self.verdict}{' (extrapolated, see below)' if self.extrapolated else ''}."
-        )
 
 
 def read(path: Path | str) -> list[Record]:
