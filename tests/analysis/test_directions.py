@@ -94,9 +94,9 @@ def test_the_plane_goes_through_the_three_networks_with_their_statistics():
 
 
 def test_the_grid_of_a_plane_reaches_a_fifth_beyond_the_points():
-    found = plane(network(0), network(1), network(2))
-    x, y = found.grid(5)
-    (_, _), (width, _), (shadow, height) = found.points
+    through = plane(network(0), network(1), network(2))
+    x, y = through.grid(5)
+    (_, _), (width, _), (shadow, height) = through.points
     low, high = min(0, shadow), max(width, shadow)
     assert (x[0], x[-1]) == (pytest.approx(low - 0.2 * (high - low)), pytest.approx(high + 0.2 * (high - low)))
     assert (y[0], y[-1]) == (pytest.approx(-0.2 * height), pytest.approx(1.2 * height))
