@@ -36,7 +36,7 @@ STEPS, REPEATS = 30, 3  # of a density
 class Curvatures:
     """The curvature of runs: by run, in the rows of a table, and while training where that was tracked."""
 
-    measured: Sequence[table5.Measured]
+    measured: Mapping[str, table5.Measured]
     rows: Mapping[str, table5.Row]
     summaries: Mapping[str, Summary]
     notes: Sequence[str]
@@ -56,9 +56,9 @@ class Curvatures:
             name: {**row.to_dict(), "best": [rho in starred.get(name, ()) for rho in row.radii]}
             for name, row in self.rows.items()
         }
-        by_path, runs = {one.result.path: one for one in self.measured}, {}
-        for name, result in table5.named([one.result for one in self.measured]).items():
-            one, recipe = by_path[result.path], result.recipe
+        runs = {}
+        for name, one in self.measured.items():
+            result, recipe = one.result, one.result.recipe
             place = {"run": str(result.path), "data": result.data, "target": recipe.target, "seed": recipe.seed}
             training = {"training": self.summaries[name].to_dict()} if name in self.summaries else {}
             runs[name] = {**place, **one.curvature.to_dict(one.exact), **training}
@@ -91,7 +91,7 @@ def curvature(
         check_ending(plot)
     if len(runs) == 1 and runs[0].is_file():
         measured, failed = _recorded(runs[0], split)
-        chosen = table5.named([one.result for one in measured])
+        chosen = {name: one.result for name, one in measured.items()}
     else:
         results, left_out = finished(runs)
         chosen = table5.named(results)
@@ -99,7 +99,7 @@ def curvature(
         options = {"limit": images, "dtype": dtype, "device": find_machine(device).device}
         measured, failed = _measured(chosen, split, radii, exact, sharpness, options, progress)
         failed = [*left_out, *failed]
-    rows = (table5.single if per_run else table5.grouped)(measured, compare=compare == "paper")
+    rows = (table5.single if per_run else table5.grouped)(list(measured.values()), compare=compare == "paper")
     histories = {name: records for name, result in chosen.items() if (records := _tracked(result.path))}
     summaries = {
         name: tracked.summary(records, noisy=_noisy(chosen[name].recipe)) for name, records in histories.items()
@@ -111,19 +111,20 @@ def curvature(
     return Curvatures(measured, rows, summaries, [*table5.notes(rows), *failed], files)
 
 
-def _recorded(file: Path, split: str) -> tuple[list[table5.Measured], list[str]]:
-    """Return the measurements in a records file, and what is wrong with runs that cannot be read."""
+def _recorded(file: Path, split: str) -> tuple[dict[str, table5.Measured], list[str]]:
+    """Return the measurements in a records file by run, and what is wrong with runs that cannot be read."""
     results, problems = benchmarks.read(file)
-    records, measured = read_records(file), []
+    records, by_path = read_records(file), {}
     for result in results:
         measurements = records[result.path.name].measurements
         if split in measurements.get("curvature", {}):
             curve, eigenvalue = measurements["curvature"][split], measurements.get("eigenvalue", {})
             exact = curvatures.Exact.from_dict(eigenvalue) if "largest_eigenvalue" in eigenvalue else None
-            measured.append(table5.Measured(result, curvatures.Curvature.from_dict(curve), exact))
-    if not measured:
+            by_path[result.path] = table5.Measured(result, curvatures.Curvature.from_dict(curve), exact)
+    if not by_path:
         raise RunError(f"{file} has no curvature on the {split} split; mecam bench --measure curvature adds it")
-    return measured, problems
+    names = table5.named([one.result for one in by_path.values()])
+    return {name: by_path[result.path] for name, result in names.items()}, problems
 
 
 def _measured(
@@ -134,9 +135,9 @@ def _measured(
     sharpness: bool,
     options: Mapping[str, Any],
     progress: Progress,
-) -> tuple[list[table5.Measured], list[str]]:
+) -> tuple[dict[str, table5.Measured], list[str]]:
     """Measure each run and write its curvature.json; return what is wrong with those that cannot be measured."""
-    measured: list[table5.Measured] = []
+    measured: dict[str, table5.Measured] = {}
     errors: dict[str, RunError] = {}
     for name, result in runs.items():
         try:
@@ -152,7 +153,7 @@ def _measured(
             errors[name] = error
             continue
         write_atomic(result.path / CURVATURE, json.dumps(curve.to_dict(eigenvalue), indent=2).encode())
-        measured.append(table5.Measured(result, curve, eigenvalue))
+        measured[name] = table5.Measured(result, curve, eigenvalue)
     if not measured:
         raise next(iter(errors.values()))
     return measured, [f"{name} is left out: {error}" for name, error in errors.items()]
