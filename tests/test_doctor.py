@@ -22,9 +22,9 @@ def test_a_torchvision_that_repair_does_not_help(tmp_path: Path, monkeypatch: py
     monkeypatch.syspath_prepend(tmp_path)
     for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
         monkeypatch.delitem(sys.modules, name)
-    (found,) = (line for line in careful() if "torchvision" in line)
-    assert f"does not work beside torch {torch.__version__} (operator torchvision::nms does not exist)" in found
-    assert "install the one that was built for this torch" in found
+    (line,) = (line for line in careful() if "torchvision" in line)
+    assert f"does not work beside torch {torch.__version__} (operator torchvision::nms does not exist)" in line
+    assert "install the one that was built for this torch" in line
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch can use the GPU here")

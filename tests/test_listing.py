@@ -10,14 +10,14 @@ from mecam.recipe import Recipe
 
 def blocks(kind: str) -> dict[str, list[str]]:
     """The lines below each name of a verbose list."""
-    found: dict[str, list[str]] = {}
+    details: dict[str, list[str]] = {}
     for line in lines(kind, verbose=True)[1:]:
         if not line.startswith("      "):
             name = line.strip().partition(":")[0]
-            found[name] = []
+            details[name] = []
         else:
-            found[name].append(line.strip())
-    return found
+            details[name].append(line.strip())
+    return details
 
 
 def test_an_optimizer_is_listed_with_the_rates_of_its_runs() -> None:

@@ -27,8 +27,8 @@ def paper(data: str, **parts: Any) -> Any:
 def test_mecam_has_every_value_of_the_supplement(row: dict[str, str]) -> None:
     recipe = paper(row["dataset"], optimizer="mecam")
     entries = {name: getattr(recipe, name) for name in ("lr", "weight_decay", "dropout", "steps")}
-    found = {**entries, **recipe.optimizer_settings}
-    assert found == {name: float(value) for name, value in row.items() if name != "dataset"}
+    values = {**entries, **recipe.optimizer_settings}
+    assert values == {name: float(value) for name, value in row.items() if name != "dataset"}
     assert (recipe.backbone, recipe.pretrained, recipe.freeze_bn) == (V1, True, True)
     assert (recipe.image_size, recipe.batch, recipe.evaluate_every) == (224, 32, 100)
 
@@ -59,9 +59,9 @@ def test_other_optimizers_take_what_the_paper_took_from_sagm(data: str) -> None:
 def test_a_combination_with_mecam_has_mecams_settings() -> None:
     alone = paper("VLCS", optimizer="mecam")
     for parts in ({"method": "coral"}, {"method": "miro"}, {"averaging": "swad"}):
-        found = paper("VLCS", optimizer="mecam", **parts)
-        assert (found.lr, found.weight_decay, found.dropout) == (alone.lr, alone.weight_decay, alone.dropout)
-        assert found.optimizer_settings == alone.optimizer_settings
+        recipe = paper("VLCS", optimizer="mecam", **parts)
+        assert (recipe.lr, recipe.weight_decay, recipe.dropout) == (alone.lr, alone.weight_decay, alone.dropout)
+        assert recipe.optimizer_settings == alone.optimizer_settings
     assert paper("VLCS", optimizer="mecam", method="miro").method_settings == {"ld": 0.01}
 
 
@@ -116,7 +116,7 @@ def test_a_profile_is_not_a_part_of_the_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "found"),
+    ("data", "name"),
     [
         ("PACS", "PACS"),
         ("/data/PACS", "PACS"),
@@ -127,12 +127,12 @@ def test_a_profile_is_not_a_part_of_the_run() -> None:
         (".", None),
     ],
 )
-def test_data_is_recognised_by_its_name(data: str, found: str | None) -> None:
-    assert data_set(data) == found
+def test_data_is_recognised_by_its_name(data: str, name: str | None) -> None:
+    assert data_set(data) == name
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "message"),
     [
         ({"profile": "paper"}, "no settings for shapes; it has them for PACS, .* Choose one .* or profile=domainbed"),
         ({"profile": "paper", "data": "my/scans"}, "no settings for my/scans"),
@@ -142,8 +142,8 @@ def test_data_is_recognised_by_its_name(data: str, found: str | None) -> None:
         ({"profil": "paper"}, "no entry 'profil'; did you mean profile"),
     ],
 )
-def test_what_a_profile_cannot_do_is_refused(values: dict[str, Any], said: str) -> None:
-    with pytest.raises(RecipeError, match=said):
+def test_what_a_profile_cannot_do_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
         Recipe(**values)
 
 

@@ -60,5 +60,5 @@ def at(theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 def dense_hessian(theta: Tensor) -> Tensor:
     x, y = data()
-    found: Tensor = torch.func.hessian(lambda t: at(t, x, y))(theta)
-    return found
+    hessian: Tensor = torch.func.hessian(lambda t: at(t, x, y))(theta)
+    return hessian

@@ -41,21 +41,21 @@ def mecam(*words: object) -> Result:
 
 def test_curvature_of_two_runs_one_of_which_was_tracked(runs: dict[str, Path], tmp_path: Path) -> None:
     options = ["--images", 12, "--radii", "0.05,0.2", "--sharpness", "--plot", tmp_path / "c.png"]
-    said = mecam("curvature", *runs.values(), *options)
-    assert said.exit_code == 0, said.stderr
+    result = mecam("curvature", *runs.values(), *options)
+    assert result.exit_code == 0, result.stderr
     for words in ("ASAM's sharpness", "on the virtual domain", "mecam, while training", "Proposition 3.5"):
-        assert words in said.stdout
-    assert "adam, while training" not in said.stdout
+        assert words in result.stdout
+    assert "adam, while training" not in result.stdout
     plots = [tmp_path / "c.png", tmp_path / "c-training-mecam.png"]
-    assert said.stdout.splitlines()[-2:] == [str(plot) for plot in plots]
+    assert result.stdout.splitlines()[-2:] == [str(plot) for plot in plots]
     assert all(plot.exists() for plot in plots)
-    found = json.loads(mecam("curvature", *runs.values(), *options[:4], "--format", "json").stdout)
-    assert found["runs"]["mecam"]["training"]["records"] == 7
-    assert "training" not in found["runs"]["adam"]
+    printed = json.loads(mecam("curvature", *runs.values(), *options[:4], "--format", "json").stdout)
+    assert printed["runs"]["mecam"]["training"]["records"] == 7
+    assert "training" not in printed["runs"]["adam"]
     for name, path in runs.items():
         shown = read_curvature(path, 0)
         assert shown is not None
-        assert shown.curvature == pytest.approx(found["runs"][name]["curvature"], rel=1e-2)
+        assert shown.curvature == pytest.approx(printed["runs"][name]["curvature"], rel=1e-2)
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +75,10 @@ QUICK = ("--images", 6, "--radii", "0.05,0.5")
 
 
 def test_table_5_from_a_folder_of_runs(bench: Path) -> None:
-    said = mecam("curvature", bench, *QUICK, "--compare", "paper")
-    assert said.exit_code == 0, said.stderr
-    assert mecam("curvature", *sorted(bench.iterdir()), *QUICK, "--compare", "paper").stdout == said.stdout
-    facts, metric, *_ = said.stdout.split("\n\n")
+    result = mecam("curvature", bench, *QUICK, "--compare", "paper")
+    assert result.exit_code == 0, result.stderr
+    assert mecam("curvature", *sorted(bench.iterdir()), *QUICK, "--compare", "paper").stdout == result.stdout
+    facts, metric, *_ = result.stdout.split("\n\n")
     assert [line.split()[:2] for line in facts.splitlines()[1:]] == [["adam", "4"], ["mecam", "4"]]
     _, header, *lines = metric.splitlines()
     assert header.split() == ["rho=0.05", "rho=0.5"]
@@ -87,23 +87,23 @@ def test_table_5_from_a_folder_of_runs(bench: Path) -> None:
     assert lines[3].split()[2:] == ["7.50e-03", "2.5"]
     assert metric.count("*") == 2
     for words in ("ResNet-50 on PACS", "does not state the split", "Ours: resnet8 on shapes, train split"):
-        assert words in said.stdout
-    found = json.loads(mecam("curvature", bench, *QUICK, "--compare", "paper", "--format", "json").stdout)
-    for optimizer, row in found["rows"].items():
-        each = [run["curvature"] for name, run in found["runs"].items() if name.startswith(optimizer)]
+        assert words in result.stdout
+    printed = json.loads(mecam("curvature", bench, *QUICK, "--compare", "paper", "--format", "json").stdout)
+    for optimizer, row in printed["rows"].items():
+        each = [run["curvature"] for name, run in printed["runs"].items() if name.startswith(optimizer)]
         assert (row["runs"], row["targets"], row["seeds"], len(each)) == (4, ["art", "photo"], [0, 1], 4)
         np.testing.assert_allclose(row["curvature"]["mean"], np.mean(each, axis=0))
         np.testing.assert_allclose(row["curvature"]["std"], np.std(each, axis=0))
-    assert found["rows"]["mecam"]["published"] == {"MeCAM": [7.5e-3, 2.5]}
-    assert [sum(marks) for marks in zip(*(row["best"] for row in found["rows"].values()), strict=True)] == [1, 1]
+    assert printed["rows"]["mecam"]["published"] == {"MeCAM": [7.5e-3, 2.5]}
+    assert [sum(marks) for marks in zip(*(row["best"] for row in printed["rows"].values()), strict=True)] == [1, 1]
 
 
 def test_rows_per_run_and_runs_that_cannot_be_ranked(bench: Path) -> None:
-    said = mecam("curvature", bench, *QUICK, "--per-run")
+    result = mecam("curvature", bench, *QUICK, "--per-run")
     places = itertools.product(("adam", "mecam"), ("art", "photo"), (0, 1))
     names = [f"{optimizer}, {target}, seed {seed}" for optimizer, target, seed in places]
-    assert [line[: len(name)] for line, name in zip(said.stdout.splitlines()[1:9], names, strict=True)] == names
-    assert "No row has a star: the rows differ in targets or seeds." in said.stdout
+    assert [line[: len(name)] for line, name in zip(result.stdout.splitlines()[1:9], names, strict=True)] == names
+    assert "No row has a star: the rows differ in targets or seeds." in result.stdout
     adam, mecam_ = sorted(bench.glob("*photo*adam*seed0*")), sorted(bench.glob("*photo*mecam*"))
     fewer = mecam("curvature", *adam, *mecam_, *QUICK).stdout
     assert "No row has a star: the rows differ in targets or seeds." in fewer
@@ -121,10 +121,10 @@ def test_runs_that_cannot_be_measured_are_named(bench: Path, tmp_path: Path) -> 
         shutil.copytree(path, tmp_path / path.name)
     (tmp_path / second.name / "done.json").unlink()
     (tmp_path / third.name / "model.safetensors").unlink()
-    said = mecam("curvature", tmp_path, *QUICK)
-    assert said.exit_code == 0, said.stderr
-    assert f"{tmp_path / second.name} is left out: it is not finished" in said.stdout
-    assert "model.safetensors is missing" in said.stdout
+    result = mecam("curvature", tmp_path, *QUICK)
+    assert result.exit_code == 0, result.stderr
+    assert f"{tmp_path / second.name} is left out: it is not finished" in result.stdout
+    assert "model.safetensors is missing" in result.stdout
     drawn = mecam(
         "landscape", tmp_path / first.name, tmp_path / second.name, "--steps", 2, "--images", 2, "--out", tmp_path
     )
@@ -152,8 +152,8 @@ def test_dropout_leaves_no_verdict_on_tracked_runs(tmp_path: Path) -> None:
     assert "this run shows" not in independent
     assert "median |ratio| in 7 records" in independent
     assert "this run shows" in replayed
-    found = json.loads(mecam("curvature", *folders, *QUICK, "--format", "json").stdout)["runs"].values()
-    assert sorted((run["training"]["noisy"], run["training"]["verdict"] is None) for run in found) == [
+    printed = json.loads(mecam("curvature", *folders, *QUICK, "--format", "json").stdout)["runs"].values()
+    assert sorted((run["training"]["noisy"], run["training"]["verdict"] is None) for run in printed) == [
         (False, False), (True, True),
     ]  # fmt: skip
 
@@ -171,21 +171,21 @@ def test_the_virtual_domain_is_on_in_mixed_batches_alone(runs: dict[str, Path]) 
         assert together.value() != pytest.approx(f, rel=1e-5)
 
 
-def test_spectrum_says_what_it_looked_at(runs: dict[str, Path]) -> None:
-    said = mecam("spectrum", runs["adam"], "--images", 3, "--top", 1, "--draws", 2)
-    assert said.exit_code == 0, said.stderr
-    assert "over 3 images of train" in said.stdout
-    assert "eigenvalues of the largest magnitude" in said.stdout
-    assert "over 2 draws" in said.stdout
+def test_spectrum_reports_what_it_looked_at(runs: dict[str, Path]) -> None:
+    result = mecam("spectrum", runs["adam"], "--images", 3, "--top", 1, "--draws", 2)
+    assert result.exit_code == 0, result.stderr
+    assert "over 3 images of train" in result.stdout
+    assert "eigenvalues of the largest magnitude" in result.stdout
+    assert "over 2 draws" in result.stdout
 
 
 @pytest.mark.parametrize(("command", "option"), [("curvature", "--plot"), ("spectrum", "--density")])
 def test_a_figure_that_cannot_be_written_is_refused_before_the_work(command: str, option: str, tmp_path: Path) -> None:
     for name in ("a.foo", "a"):
-        said = mecam(command, tmp_path / "no run", option, tmp_path / name)
-        assert (said.exit_code, said.stderr.count("\n")) == (2, 1)
+        result = mecam(command, tmp_path / "no run", option, tmp_path / name)
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
         ends = "its name must end in .png, .svg, .pdf, .eps, .jpg"
-        assert said.stderr == f"mecam: a figure cannot be written to {tmp_path / name}; {ends}\n"
+        assert result.stderr == f"mecam: a figure cannot be written to {tmp_path / name}; {ends}\n"
 
 
 @pytest.mark.parametrize("ending", [*ENDINGS, ".PNG"])
@@ -194,9 +194,9 @@ def test_every_ending_that_is_offered_is_a_format(ending: str, tmp_path: Path) -
 
 
 def test_landscape_names_its_files_and_gives_the_page_a_surface(runs: dict[str, Path], tmp_path: Path) -> None:
-    said = mecam("landscape", *runs.values(), "--steps", 3, "--images", 4, "--out", tmp_path)
-    assert said.exit_code == 0, said.stderr
-    *files, sample = map(Path, said.stdout.splitlines())
+    result = mecam("landscape", *runs.values(), "--steps", 3, "--images", 4, "--out", tmp_path)
+    assert result.exit_code == 0, result.stderr
+    *files, sample = map(Path, result.stdout.splitlines())
     assert str(sample) == "loss over 4 images of train"
     assert [file.suffix for file in files] == [".png", ".svg", ".png", ".svg", ".npz", ".npz"]
     assert all(file.exists() for file in files)
@@ -214,10 +214,10 @@ def test_weights_that_are_not_finite(runs: dict[str, Path], tmp_path: Path) -> N
     )
     broken.finish(result)
     for command in ("curvature", "spectrum"):
-        said = mecam(command, broken.path, "--images", 2)
-        assert said.exit_code == 2
-        assert said.stderr.startswith(f"mecam: {broken.path}: ")
-        assert "finite" in said.stderr or "is nan" in said.stderr
-    said = mecam("landscape", broken.path, "--images", 2, "--steps", 3, "--out", tmp_path)
-    assert (said.exit_code, said.stderr.count("\n")) == (2, 1)
-    assert "no loss is finite" in said.stderr
+        outcome = mecam(command, broken.path, "--images", 2)
+        assert outcome.exit_code == 2
+        assert outcome.stderr.startswith(f"mecam: {broken.path}: ")
+        assert "finite" in outcome.stderr or "is nan" in outcome.stderr
+    outcome = mecam("landscape", broken.path, "--images", 2, "--steps", 3, "--out", tmp_path)
+    assert (outcome.exit_code, outcome.stderr.count("\n")) == (2, 1)
+    assert "no loss is finite" in outcome.stderr

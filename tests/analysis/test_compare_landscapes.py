@@ -27,7 +27,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def test_each_run_gets_its_grid_and_its_surface_on_the_page_and_all_one_figure(runs: dict[str, Path], tmp_path: Path):
     seen: list[Event] = []
-    found, files = compare(runs, tmp_path / "out", images=16, steps=3, data=DATA, progress=seen.append)
+    landscapes, files = compare(runs, tmp_path / "out", images=16, steps=3, data=DATA, progress=seen.append)
     assert {path.name for path in files[:4]} == {
         f"landscape-{kind}.{ending}" for kind in ("contour", "surface") for ending in ("png", "svg")
     }
@@ -37,9 +37,9 @@ def test_each_run_gets_its_grid_and_its_surface_on_the_page_and_all_one_figure(r
     assert len({(surface.split, surface.directions) for surface in surfaces if surface is not None}) == 1
     for name, path in runs.items():
         objective = objective_of(path, "train", limit=16, data=DATA)
-        assert found[name].loss[1, 1] == pytest.approx(objective.value(), rel=1e-4)
+        assert landscapes[name].loss[1, 1] == pytest.approx(objective.value(), rel=1e-4)
         (raw,) = path.glob("landscape-*.npz")
-        np.testing.assert_array_equal(read(raw).loss, found[name].loss)
+        np.testing.assert_array_equal(read(raw).loss, landscapes[name].loss)
 
 
 def test_along_eigenvectors_in_one_dimension(runs: dict[str, Path], tmp_path: Path):
@@ -47,11 +47,11 @@ def test_along_eigenvectors_in_one_dimension(runs: dict[str, Path], tmp_path: Pa
     seen: list[Event] = []
     for start in (0, 3):  # the second call finds all of it done
         seen.clear()
-        found, files = compare(
+        landscapes, files = compare(
             one, tmp_path, kind="eigenvectors", dimensions=1, images=4, steps=3, radius=0.5, data=DATA,
             progress=seen.append,
         )  # fmt: skip
-        assert found["adam"].loss.shape == (1, 3)
+        assert landscapes["adam"].loss.shape == (1, 3)
         assert [path.name for path in files[:2]] == ["landscape-line.png", "landscape-line.svg"]
         assert seen[0] == Event("adam, eigenvalues", 1, None, "products")
         points = [(event.done, event.total) for event in seen if event.task == "adam, landscape"]
@@ -59,10 +59,10 @@ def test_along_eigenvectors_in_one_dimension(runs: dict[str, Path], tmp_path: Pa
 
 
 def test_the_plane_through_three_runs(runs: dict[str, Path], tmp_path: Path):
-    found, files = through(runs, tmp_path, images=8, steps=3, data=DATA)
-    assert found.loss.shape == (3, 3)
-    np.testing.assert_array_equal(read(files[4]).loss, found.loss)
-    assert len(found.setting["points"]) == 3
+    landscapes, files = through(runs, tmp_path, images=8, steps=3, data=DATA)
+    assert landscapes["plane"].loss.shape == (3, 3)
+    np.testing.assert_array_equal(read(files[4]).loss, landscapes["plane"].loss)
+    assert len(landscapes["plane"].setting["points"]) == 3
     with pytest.raises(ValueError, match="got 2"):
         through({name: runs[name] for name in ("adam", "sam")}, tmp_path)
 

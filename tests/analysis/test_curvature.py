@@ -30,8 +30,8 @@ class Counted(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.forwards += 1
-        found: Tensor = self.inside(x)
-        return found
+        values: Tensor = self.inside(x)
+        return values
 
 
 class Shifted:
@@ -51,9 +51,9 @@ def test_every_measure_on_a_quadratic_is_its_closed_form() -> None:
     g = A @ X
     u = g / g.norm()
     f = float(0.5 * X @ A @ X)
-    found = curvature(quadratic(A, X), sharpness=True)
-    assert [found.loss, found.gradient_norm] == pytest.approx([f, float(g.norm())])
-    for rho, row in zip(RADII, found.at, strict=True):
+    measured = curvature(quadratic(A, X), sharpness=True)
+    assert [measured.loss, measured.gradient_norm] == pytest.approx([f, float(g.norm())])
+    for rho, row in zip(RADII, measured.at, strict=True):
         second = rho**2 * float(u @ A @ u)
         e = X**2 * g / (X * g).norm() * rho
         up = A @ u / (A @ u).norm() * rho
@@ -70,9 +70,9 @@ def test_every_measure_on_a_quadratic_is_its_closed_form() -> None:
 
 
 def test_a_concave_direction_gives_a_negative_numerator_and_a_positive_metric() -> None:
-    found = curvature(quadratic(-torch.eye(2), torch.tensor([1.0, 2.0]))).at[2]
-    assert found.numerator == pytest.approx(-0.01)
-    assert found.curvature == pytest.approx(0.01 / 6)
+    measured = curvature(quadratic(-torch.eye(2), torch.tensor([1.0, 2.0]))).at[2]
+    assert measured.numerator == pytest.approx(-0.01)
+    assert measured.curvature == pytest.approx(0.01 / 6)
 
 
 def test_the_loss_value_does_not_matter() -> None:
@@ -85,8 +85,8 @@ def test_on_a_network_the_differences_are_those_of_the_loss_written_another_way(
     x, y = data()
     theta = flat(list(network().parameters()))
     g = torch.func.grad(lambda t: at(t, x, y))(theta)
-    found = curvature(objective(), (0.1, 0.5))
-    for row in found.at:
+    measured = curvature(objective(), (0.1, 0.5))
+    for row in measured.at:
         delta = row.rho * g / g.norm()
         second = at(theta + delta, x, y) + at(theta - delta, x, y) - 2 * at(theta, x, y)
         assert row.numerator == pytest.approx(float(second), rel=1e-9)
@@ -104,11 +104,11 @@ def test_scaled_is_flat_in_rho_up_to_its_square() -> None:
 
 def test_the_virtual_domain_is_on_in_its_pass_alone() -> None:
     x, y = data()
-    found = objective()
-    domain = Shifted(found.model)
-    row = curvature(found, (0.3,), virtual_domain=domain).at[0]
-    g = found.gradient()
-    theta = flat(found.parameters)
+    function = objective()
+    domain = Shifted(function.model)
+    row = curvature(function, (0.3,), virtual_domain=domain).at[0]
+    g = function.gradient()
+    theta = flat(function.parameters)
     there = theta - 0.3 * flat(g) / flat(g).norm()
     assert row.meta == pytest.approx(float(at(there, x + 1, y) - at(theta, x, y)), rel=1e-9)
     assert row.minus == pytest.approx(float(at(there, x, y) - at(theta, x, y)), rel=1e-9)
@@ -124,14 +124,14 @@ def test_it_costs_one_shared_pass_and_two_forwards_a_rho(batch: int) -> None:
 
 
 def test_exact_is_the_largest_eigenvalue_over_the_same_denominator() -> None:
-    found = exact(objective(), tolerance=1e-6)
+    metric = exact(objective(), tolerance=1e-6)
     theta = flat(list(network().parameters()))
     values = torch.linalg.eigvalsh(dense_hessian(theta))
     largest = float(values[values.abs().argmax()])
     x, y = data()
     g = torch.func.grad(lambda t: at(t, x, y))(theta)
-    assert found.eigenvalue == pytest.approx(largest, rel=1e-5)
-    assert found.curvature == pytest.approx(abs(largest) / float(g @ g + 1), rel=1e-5)
+    assert metric.eigenvalue == pytest.approx(largest, rel=1e-5)
+    assert metric.curvature == pytest.approx(abs(largest) / float(g @ g + 1), rel=1e-5)
     assert exact(quadratic(-A, X)).eigenvalue == pytest.approx(-float(torch.linalg.eigvalsh(A).max()))
 
 
@@ -150,13 +150,13 @@ def test_float32_agrees_with_float64_where_rho_is_not_tiny() -> None:
 
 
 def test_the_model_is_left_as_it_was() -> None:
-    found = objective()
-    found.model.train()
-    theta = flat(found.parameters)
-    curvature(found, sharpness=True, virtual_domain=Shifted(found.model))
-    exact(found)
-    assert torch.equal(flat(found.parameters), theta)
-    assert all(module.training for module in found.model.modules())
+    function = objective()
+    function.model.train()
+    theta = flat(function.parameters)
+    curvature(function, sharpness=True, virtual_domain=Shifted(function.model))
+    exact(function)
+    assert torch.equal(flat(function.parameters), theta)
+    assert all(module.training for module in function.model.modules())
 
 
 def test_a_loss_that_is_not_finite() -> None:
@@ -168,10 +168,10 @@ def test_a_loss_that_is_not_finite() -> None:
 
     batch = (torch.zeros(1, 1, dtype=torch.float64), torch.zeros(1))
     near = Objective(quadratic(torch.eye(1), torch.tensor([0.8])).model, logarithm, [batch])
-    found = curvature(near, (0.1, 0.5))
-    assert math.isfinite(found.at[0].curvature)
-    assert not math.isfinite(found.at[1].curvature)
-    values = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    measured = curvature(near, (0.1, 0.5))
+    assert math.isfinite(measured.at[0].curvature)
+    assert not math.isfinite(measured.at[1].curvature)
+    values = json.loads(json.dumps(measured.to_dict(), allow_nan=False))
     assert values["curvature"][0] > 0
     assert values["curvature"][1] is None
 

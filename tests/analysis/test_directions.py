@@ -79,23 +79,24 @@ def test_the_plane_goes_through_the_three_networks_with_their_statistics():
     with torch.no_grad():
         for number, model in enumerate(networks):
             model[1].running_mean += number**2
-    found = plane(*networks)
-    x, y = found.axes
+    through = plane(*networks)
+    trained = [name for name, _ in networks[0].named_parameters()]
+    x, y = ([axis[name] for name in trained] for axis in through.axes)
     assert norm(x) == pytest.approx(1)
     assert norm(y) == pytest.approx(1)
     assert dot(x, y) == pytest.approx(0, abs=1e-12)
-    for model, (across, up) in zip(networks, found.points, strict=True):
-        for origin, a, b, weight in zip(networks[0].parameters(), x, y, model.parameters(), strict=True):
-            torch.testing.assert_close(origin + across * a + up * b, weight)
-        moved = networks[0][1].running_mean + across * found.buffers[0]["1.running_mean"]
-        torch.testing.assert_close(moved + up * found.buffers[1]["1.running_mean"], model[1].running_mean)
-    assert set(found.buffers[0]) == {"1.running_mean", "1.running_var"}
+    origin = networks[0].state_dict()
+    for model, (across, up) in zip(networks, through.points, strict=True):
+        for name in (*trained, "1.running_mean"):
+            moved = origin[name] + across * through.axes[0][name] + up * through.axes[1][name]
+            torch.testing.assert_close(moved, model.state_dict()[name])
+    assert set(through.axes[0]) == {*trained, "1.running_mean", "1.running_var"}
 
 
 def test_the_grid_of_a_plane_reaches_a_fifth_beyond_the_points():
-    found = plane(network(0), network(1), network(2))
-    x, y = found.grid(5)
-    (_, _), (width, _), (shadow, height) = found.points
+    through = plane(network(0), network(1), network(2))
+    x, y = through.grid(5)
+    (_, _), (width, _), (shadow, height) = through.points
     low, high = min(0, shadow), max(width, shadow)
     assert (x[0], x[-1]) == (pytest.approx(low - 0.2 * (high - low)), pytest.approx(high + 0.2 * (high - low)))
     assert (y[0], y[-1]) == (pytest.approx(-0.2 * height), pytest.approx(1.2 * height))

@@ -14,10 +14,10 @@ def test_the_example_on_any_torch_model(capsys: pytest.CaptureFixture[str]) -> N
     names: dict[str, Any] = {}
     torch.manual_seed(0)
     exec(code, names)  # our own documentation
-    said = capsys.readouterr().out
-    assert "largest eigenvalue" in said
+    result = capsys.readouterr().out
+    assert "largest eigenvalue" in result
     f, grid = names["f"], names["grid"]
-    assert names["found"].loss == pytest.approx(f.value())
+    assert names["measured"].loss == pytest.approx(f.value())
     assert grid.loss.shape == (6, 6)
     corner = [-(a + b) for a, b in zip(*names["axes"], strict=True)]
     assert grid.loss[0, 0] == pytest.approx(f.value(corner), rel=1e-5)

@@ -34,8 +34,8 @@ def test_derivatives_of_both_orders(settings: dict[str, Any]) -> None:
 
     def ours(*_: Tensor) -> Tensor:
         with Grouped():
-            found: Tensor = conv(x)
-            return found
+            values: Tensor = conv(x)
+            return values
 
     torch.testing.assert_close(ours(), conv(x))
     assert torch.autograd.gradcheck(ours, inputs)
@@ -54,22 +54,22 @@ def test_only_groups_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_numbers_of_numpy_are_numbers() -> None:
     conv, x = convolution({"groups": 4}), torch.randn(2, 4, 6, 5, dtype=torch.float64)
     with Grouped():
-        found = torch.conv2d(x, conv.weight, stride=np.int64(2), groups=4)  # type: ignore[call-overload]
-    torch.testing.assert_close(found, torch.conv2d(x, conv.weight, stride=2, groups=4))
+        values = torch.conv2d(x, conv.weight, stride=np.int64(2), groups=4)  # type: ignore[call-overload]
+    torch.testing.assert_close(values, torch.conv2d(x, conv.weight, stride=2, groups=4))
 
 
 def test_complex_numbers_are_left_to_torch() -> None:
     x, weight = torch.randn(2, 4, 6, 5, dtype=torch.complex128), torch.randn(4, 1, 3, 3, dtype=torch.complex128)
     with Grouped():
-        found = torch.conv2d(x, weight, groups=4)
-    torch.testing.assert_close(found, torch.conv2d(x, weight, groups=4))
+        values = torch.conv2d(x, weight, groups=4)
+    torch.testing.assert_close(values, torch.conv2d(x, weight, groups=4))
 
 
 class Casting(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16):
-            found: Tensor = super().forward(x)
-        return found.float()
+            values: Tensor = super().forward(x)
+        return values.float()
 
 
 def test_under_autocast_it_is_torch_s_own() -> None:
@@ -78,9 +78,9 @@ def test_under_autocast_it_is_torch_s_own() -> None:
     x, y = torch.randn(4, 3, 5, 5), torch.tensor([0, 1, 2, 0])
     objective = Objective(model, nn.functional.cross_entropy, [(x, y)])
     vector = [torch.randn_like(parameter) for parameter in objective.parameters]
-    found = objective.hessian_product(vector)
+    function = objective.hessian_product(vector)
     slope = torch.autograd.grad(nn.functional.cross_entropy(model(x), y), objective.parameters, create_graph=True)
-    torch.testing.assert_close(found, list(torch.autograd.grad(slope, objective.parameters, vector)))
+    torch.testing.assert_close(function, list(torch.autograd.grad(slope, objective.parameters, vector)))
 
 
 def test_a_hessian_goes_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,9 +91,9 @@ def test_a_hessian_goes_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = torch.randn(4, 3, 5, 5, dtype=torch.float64), torch.tensor([0, 1, 2, 0])
     objective = Objective(model.double(), nn.functional.cross_entropy, [batch])
     vector = [torch.randn_like(parameter) for parameter in objective.parameters]
-    found = objective.hessian_product(vector)
+    function = objective.hessian_product(vector)
     assert seen
     loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
     slope = torch.autograd.grad(loss, objective.parameters, create_graph=True)
     expected = torch.autograd.grad(slope, objective.parameters, vector)
-    torch.testing.assert_close(found, list(expected))
+    torch.testing.assert_close(function, list(expected))

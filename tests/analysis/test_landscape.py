@@ -32,36 +32,27 @@ def draws(objective: Objective) -> list[list[torch.Tensor]]:
     return random_directions(objective.parameters, 2, torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize("at_once", [None, 1, 3, 64])
-def test_every_point_is_the_objective_there(at_once):
+def test_every_point_is_the_objective_there():
     objective = small()
     first, second = draws(objective)
-    found = landscape(objective, [first, second], GRID, GRID[1:], at_once=at_once)
+    grid = landscape(objective, [first, second], GRID, GRID[1:])
     expected = [
         [objective.value([x * a + y * b for a, b in zip(first, second, strict=True)]) for x in GRID] for y in GRID[1:]
     ]
-    np.testing.assert_allclose(found.loss, expected, rtol=1e-12)
-    assert found.holes == 0
+    np.testing.assert_allclose(grid.loss, expected, rtol=1e-12)
+    assert grid.holes == 0
 
 
-def test_a_line_is_one_row():
-    objective = small()
-    direction = objective.gradient()
-    found = landscape(objective, [direction], GRID)
-    np.testing.assert_allclose(found.loss, [[objective.value(direction, x) for x in GRID]], rtol=1e-12)
-
-
-@pytest.mark.parametrize("at_once", [1, 2])
-def test_a_convolutional_network_in_float32_to_its_precision(at_once):
+def test_a_convolutional_network_in_float32_to_its_precision():
     torch.manual_seed(0)
     model = resnet8(classes=3)
     inputs = torch.randn(8, 3, 16, 16).to(memory_format=torch.channels_last)
     objective = Objective(model, cross_entropy, [(inputs, torch.arange(8) % 3)])
     first, second = draws(objective)
-    found = landscape(objective, [first, second], (0.0, 0.5), (0.0, 0.5), at_once=at_once)
+    grid = landscape(objective, [first, second], (0.0, 0.5), (0.0, 0.5))
     both = [0.5 * (a + b) for a, b in zip(first, second, strict=True)]
-    assert found.loss[0, 0] == pytest.approx(objective.value(), rel=1e-5)
-    assert found.loss[1, 1] == pytest.approx(objective.value(both), rel=1e-5)
+    assert grid.loss[0, 0] == pytest.approx(objective.value(), rel=1e-5)
+    assert grid.loss[1, 1] == pytest.approx(objective.value(both), rel=1e-5)
 
 
 def test_the_model_is_as_it_was_and_not_in_training_while_studied():
@@ -80,28 +71,27 @@ def test_points_that_are_not_finite_are_holes(tmp_path: Path):
     with torch.no_grad():
         model.weight.fill_(1)
     one = [torch.ones(1, 1).double()]
-    found = landscape(objective, [one, one], (-2.0, -1.0, 0.0), (0.0, 1.0), file=tmp_path / "a.npz")
+    grid = landscape(objective, [one, one], (-2.0, -1.0, 0.0), (0.0, 1.0), file=tmp_path / "a.npz")
     # log(1 + x + y): NaN below 0, -infinity at 0
     expected = [[math.nan, math.nan, 0.0], [math.nan, 0.0, math.log(2)]]
-    np.testing.assert_allclose(found.loss, expected, atol=1e-15)
-    assert found.holes == read(tmp_path / "a.npz").holes == 3
-    found.write_json(tmp_path / "landscape.json")
-    assert json.loads((tmp_path / "landscape.json").read_bytes())["loss"][0][:2] == [None, None]
+    np.testing.assert_allclose(grid.loss, expected, atol=1e-15)
+    assert grid.holes == read(tmp_path / "a.npz").holes == 3
+    assert grid.to_dict()["loss"][0][:2] == [None, None]
 
 
 def test_the_page_reads_what_is_written(tmp_path: Path):
     objective = small()
     setting = {"split": "train", "directions": "random, seed 0"}
-    found = landscape(objective, draws(objective), GRID, GRID[:2], setting=setting)
-    found.write_json(tmp_path / "landscape.json")
+    grid = landscape(objective, draws(objective), GRID, GRID[:2], setting=setting)
+    (tmp_path / "landscape.json").write_text(json.dumps(grid.to_dict()))
     surface = read_surface(tmp_path, 7)
     assert surface is not None
     assert (surface.run, surface.split, surface.directions) == (7, "train", "random, seed 0")
     assert (surface.x, surface.y) == (list(GRID), list(GRID[:2]))
-    np.testing.assert_allclose(np.array(surface.loss, dtype=float), found.loss, rtol=1e-3)
+    np.testing.assert_allclose(np.array(surface.loss, dtype=float), grid.loss, rtol=1e-3)
 
 
-def test_a_second_call_goes_on_and_finds_the_same(tmp_path: Path):
+def test_a_second_call_resumes_and_finds_the_same(tmp_path: Path):
     objective = small()
     directions, file = draws(objective), tmp_path / "grid.npz"
     whole = landscape(objective, directions, GRID, GRID)
@@ -116,12 +106,12 @@ def test_a_second_call_goes_on_and_finds_the_same(tmp_path: Path):
         landscape(objective, directions, GRID, GRID, file=file, progress=stop)
     assert read(file).holes == 16 - seen[-1]
     rest: list[Event] = []
-    found = landscape(objective, directions, GRID, GRID, file=file, progress=rest.append)
+    grid = landscape(objective, directions, GRID, GRID, file=file, progress=rest.append)
     assert rest[0] == Event("landscape", seen[-1], 16, "points")
     assert rest[-1].done == 16
-    np.testing.assert_allclose(found.loss, whole.loss, rtol=1e-12)
-    np.testing.assert_array_equal(read(file).loss, found.loss)
-    assert read(file).setting == found.setting
+    np.testing.assert_allclose(grid.loss, whole.loss, rtol=1e-12)
+    np.testing.assert_array_equal(read(file).loss, grid.loss)
+    assert read(file).setting == grid.setting
     finished: list[Event] = []
     landscape(objective, directions, GRID, GRID, file=file, progress=finished.append)
     assert finished == [rest[-1]]
@@ -155,7 +145,7 @@ def test_a_file_that_is_something_else_is_named(tmp_path: Path):
 
 
 def test_a_file_is_not_inflated(tmp_path: Path):
-    """Not by packing, and not by a header that speaks of more than there is."""
+    """Neither a compressed array nor a header that declares more than the file holds."""
     file, huge = tmp_path / "grid.npz", tmp_path / "huge.npz"
     arrays = {"x": np.zeros(1), "y": np.zeros(1), "loss": np.zeros((1, 1)), "done": np.ones((1, 1), dtype=bool)}
     np.savez(file, **arrays, setting=np.array("{}"))
@@ -169,7 +159,7 @@ def test_a_file_is_not_inflated(tmp_path: Path):
             if entry == "loss.npy":
                 data = data.replace(b"(1, 1), }            ", b"(1000000000, 1000), }")
             new.writestr(entry, data)
-    with pytest.raises(RunError, match=r"loss declares shape \(1000000000, 1000\)"):
+    with pytest.raises(RunError, match=r"huge\.npz is not a landscape that can be read"):
         read(huge)
 
 
@@ -182,8 +172,6 @@ def test_bad_grids_are_refused():
         landscape(objective, [first], [])
     with pytest.raises(ValueError, match="y must be"):
         landscape(objective, [first, second], GRID, (0.0, math.nan))
-    with pytest.raises(ValueError, match="at_once=0"):
-        landscape(objective, [first], GRID, at_once=0)
     with pytest.raises(ValueError, match=r"0\.weight"):
         landscape(objective, [[torch.zeros(1) for _ in first]], GRID)
 
@@ -192,9 +180,9 @@ def test_the_plane_through_three_networks_has_their_losses_at_their_points():
     objectives = [small(seed) for seed in range(3)]
     for number, objective in enumerate(objectives):  # statistics that differ, as those of trained networks do
         objective.model[1].running_mean.fill_(0.1 * number)  # type: ignore[index,operator,union-attr]
-    found = plane(*(objective.model for objective in objectives))
-    for objective, (x, y) in zip(objectives, found.points, strict=True):
-        there = landscape(objectives[0], found.axes, [x], [y], buffers=found.buffers)
+    through = plane(*(objective.model for objective in objectives))
+    for objective, (x, y) in zip(objectives, through.points, strict=True):
+        there = landscape(objectives[0], through.axes, [x], [y])
         expected = Objective(objective.model, cross_entropy, objectives[0].batches).value()
         assert there.loss.item() == pytest.approx(expected, rel=1e-10)
 
@@ -203,18 +191,18 @@ def test_beyond_the_three_networks_variances_stay_positive():
     objectives = [small(seed) for seed in range(3)]
     for number, objective in enumerate(objectives):  # on a straight line they would be below 0 beyond the first
         objective.model[1].running_var.fill_(1 + 9 * number)  # type: ignore[index,operator,union-attr]
-    found = plane(*(objective.model for objective in objectives))
-    x, y = found.grid(5, margin=0.5)
-    assert landscape(objectives[0], found.axes, x, y, buffers=found.buffers).holes == 0
+    through = plane(*(objective.model for objective in objectives))
+    x, y = through.grid(5, margin=0.5)
+    assert landscape(objectives[0], through.axes, x, y).holes == 0
 
 
-def test_a_frozen_part_stays():
+def test_a_line_is_one_row_and_a_frozen_part_stays():
     objective = small()
     objective.model[0].requires_grad_(False)  # type: ignore[index,operator]
     objective = Objective(objective.model, cross_entropy, objective.batches)
     direction = objective.gradient()
-    found = landscape(objective, [direction], GRID, at_once=2)
-    np.testing.assert_allclose(found.loss[0], [objective.value(direction, x) for x in GRID], rtol=1e-12)
+    grid = landscape(objective, [direction], GRID)
+    np.testing.assert_allclose(grid.loss, [[objective.value(direction, x) for x in GRID]], rtol=1e-12)
 
 
 def made(loss: list[list[float]]) -> Landscape:
@@ -222,11 +210,11 @@ def made(loss: list[list[float]]) -> Landscape:
 
 
 def test_several_landscapes_share_one_colour_scale(tmp_path: Path):
-    found = {
+    landscapes = {
         "ERM": made([[3.0, 2.0, 3.0], [2.0, 1.0, 2.0], [3.0, 2.0, math.nan]]),
         "MeCAM": made([[1.2, 1.1, 1.2], [1.1, 0.5, 1.1], [1.2, 1.1, 1.2]]),
     }
-    figure = plot_landscape.contours(found)
+    figure = plot_landscape.contours(landscapes)
     limits = {
         (mappable.norm.vmin, mappable.norm.vmax)
         for axes in figure.axes
@@ -235,7 +223,7 @@ def test_several_landscapes_share_one_colour_scale(tmp_path: Path):
     }
     assert limits == {(0.5, 3.0)}
     assert [axes.get_title() for axes in figure.axes[:2]] == ["ERM (1 not finite)", "MeCAM"]
-    written = plot_landscape.plot({"ERM": found["ERM"]}, tmp_path / "figure")
+    written = plot_landscape.plot({"ERM": landscapes["ERM"]}, tmp_path / "figure")
     assert [path.name for path in written] == [
         "figure-contour.png", "figure-contour.svg", "figure-surface.png", "figure-surface.svg"
     ]  # fmt: skip
@@ -261,5 +249,5 @@ def test_a_quadratic_is_what_it_is():
         model.weight.zero_()
     objective = Objective(model, mse_loss, [(torch.eye(2).double(), torch.zeros(2, 1).double())])
     axes = [[torch.tensor([[1.0, 0.0]]).double()], [torch.tensor([[0.0, 2.0]]).double()]]
-    found = landscape(objective, axes, GRID, GRID)
-    np.testing.assert_allclose(found.loss, [[(x**2 + 4 * y**2) / 2 for x in GRID] for y in GRID], atol=1e-14)
+    grid = landscape(objective, axes, GRID, GRID)
+    np.testing.assert_allclose(grid.loss, [[(x**2 + 4 * y**2) / 2 for x in GRID] for y in GRID], atol=1e-14)

@@ -23,25 +23,25 @@ def test_value_gradient_and_products_are_those_of_the_loss_over_all_data_however
 
 
 def test_elsewhere_is_evaluated_and_the_weights_come_back_bit_for_bit() -> None:
-    found = objective()
-    theta = flat(found.parameters)
-    direction = [torch.randn_like(p) for p in found.parameters]
+    function = objective()
+    theta = flat(function.parameters)
+    direction = [torch.randn_like(p) for p in function.parameters]
     there = theta + 0.3 * flat(direction)
-    assert found.value(direction, 0.3) == pytest.approx(float(at(there, *data())), rel=1e-12)
+    assert function.value(direction, 0.3) == pytest.approx(float(at(there, *data())), rel=1e-12)
     slope = torch.func.grad(lambda t: at(t, *data()))(there)
-    torch.testing.assert_close(flat(found.gradient(direction, 0.3)), slope, rtol=1e-10, atol=1e-12)
-    assert torch.equal(flat(found.parameters), theta)
+    torch.testing.assert_close(flat(function.gradient(direction, 0.3)), slope, rtol=1e-10, atol=1e-12)
+    assert torch.equal(flat(function.parameters), theta)
 
 
 def test_weights_come_back_when_the_loss_fails() -> None:
     def refuse(_: Tensor, __: Tensor) -> Tensor:
         raise ZeroDivisionError
 
-    found = Objective(network(), refuse, [data()])
-    theta = flat(found.parameters)
+    function = Objective(network(), refuse, [data()])
+    theta = flat(function.parameters)
     with pytest.raises(ZeroDivisionError):
-        found.value([torch.ones_like(p) for p in found.parameters])
-    assert torch.equal(flat(found.parameters), theta)
+        function.value([torch.ones_like(p) for p in function.parameters])
+    assert torch.equal(flat(function.parameters), theta)
 
 
 def test_a_model_in_train_mode_is_studied_in_eval_mode_and_left_as_it_was() -> None:
@@ -49,9 +49,9 @@ def test_a_model_in_train_mode_is_studied_in_eval_mode_and_left_as_it_was() -> N
     model.train()
     model[1].eval()  # frozen, as batch norms often are
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    found = Objective(model, F.cross_entropy, [data()])
-    values = {found.value(), found.value_and_gradient()[0]}
-    found.hessian_product(found.gradient())
+    function = Objective(model, F.cross_entropy, [data()])
+    values = {function.value(), function.value_and_gradient()[0]}
+    function.hessian_product(function.gradient())
     assert len(values) == 1
     assert [module.training for module in model] == [True, False, True, True]
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -62,8 +62,8 @@ def test_frozen_parameters_are_no_part_of_the_weights() -> None:
     model = network()
     for parameter in model[0].parameters():
         parameter.requires_grad_(False)
-    found = Objective(model, F.cross_entropy, [data()])
-    assert [p.shape for p in found.gradient()] == [(3, 8), (3,)]
+    function = Objective(model, F.cross_entropy, [data()])
+    assert [p.shape for p in function.gradient()] == [(3, 8), (3,)]
 
 
 @pytest.mark.parametrize(

@@ -46,10 +46,10 @@ def mean_loss(splits: dict[str, Any], names: list[str]) -> float:
 def test_the_loss_is_the_one_the_run_reported(
     run: RunFolder, reported: dict[str, Any], split: Any, names: list[str]
 ) -> None:
-    found = objective_of(run.path, split, data=DATA)
-    assert found.count == sum(reported[name]["images"] for name in names)
-    assert found.value() == pytest.approx(mean_loss(reported, names), rel=1e-5)
-    assert found.name == split
+    function = objective_of(run.path, split, data=DATA)
+    assert function.count == sum(reported[name]["images"] for name in names)
+    assert function.value() == pytest.approx(mean_loss(reported, names), rel=1e-5)
+    assert function.name == split
 
 
 def test_how_images_are_batched_and_their_precision_do_not_matter(run: RunFolder) -> None:
@@ -61,15 +61,15 @@ def test_how_images_are_batched_and_their_precision_do_not_matter(run: RunFolder
 
 
 def test_float64_is_float64_all_through(run: RunFolder) -> None:
-    found = objective_of(run.path, dtype=torch.float64, limit=3, data=DATA)
-    assert {p.dtype for p in found.gradient()} == {torch.float64}
-    assert curvature(found, (0.1,)).dtype == "float64"
+    function = objective_of(run.path, dtype=torch.float64, limit=3, data=DATA)
+    assert {p.dtype for p in function.gradient()} == {torch.float64}
+    assert curvature(function, (0.1,)).dtype == "float64"
 
 
 def test_a_limit_takes_some_of_the_images_the_same_every_time(run: RunFolder) -> None:
-    found, again = (objective_of(run.path, limit=50, data=DATA) for _ in range(2))
-    labels, same = (torch.cat([y for _, y in objective.batches]) for objective in (found, again))
-    assert found.count == len(labels) == 50
+    function, again = (objective_of(run.path, limit=50, data=DATA) for _ in range(2))
+    labels, same = (torch.cat([y for _, y in objective.batches]) for objective in (function, again))
+    assert function.count == len(labels) == 50
     assert torch.equal(labels, same)
     everything = objective_of(run.path, "target", data=DATA)
     assert objective_of(run.path, "target", limit=10**6, data=DATA).count == everything.count
@@ -108,7 +108,7 @@ def test_splits_that_are_not_there(run: RunFolder, tmp_path: Path) -> None:
         objective_of(everywhere.path, "validation", data=DATA)
 
 
-def test_data_that_changed_since_is_said_so(run: RunFolder, tmp_path: Path) -> None:
+def test_data_that_changed_since_is_reported(run: RunFolder, tmp_path: Path) -> None:
     for file in (run.run_file, run.done_file, run.model_file):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     done = json.loads(run.done_file.read_text())

@@ -32,41 +32,41 @@ def known() -> Objective:
     [("magnitude", (-9, 8, 5, -3)), ("highest", (8, 5)), ("lowest", (-9, -3)), ("both", (-9, 8, 5, -3))],
 )
 def test_eigenvalues_of_a_known_matrix(end: End, expected: tuple[float, ...]) -> None:
-    found = eigenvalues(known(), len(expected), end=end)
-    assert found.values == pytest.approx(expected, rel=1e-5)
-    assert (found.parameters, found.samples, found.data, found.dtype) == (60, 1, "quadratic", "float64")
+    result = eigenvalues(known(), len(expected), end=end)
+    assert result.values == pytest.approx(expected, rel=1e-5)
+    assert (result.parameters, result.samples, result.data, result.dtype) == (60, 1, "quadratic", "float64")
 
 
 @pytest.mark.parametrize("k", [1, 5, 40, 67])  # by ARPACK, and so many that the matrix itself is taken
 def test_eigenvalues_are_those_of_the_dense_hessian(k: int) -> None:
-    found = objective()
-    true = torch.linalg.eigvalsh(dense_hessian(flat(found.parameters)))
+    function = objective()
+    true = torch.linalg.eigvalsh(dense_hessian(flat(function.parameters)))
     largest = true[true.abs().argsort(descending=True)][:k]
-    np.testing.assert_allclose(eigenvalues(found, k, tolerance=1e-6).values, largest, rtol=1e-5, atol=1e-12)
+    np.testing.assert_allclose(eigenvalues(function, k, tolerance=1e-6).values, largest, rtol=1e-5, atol=1e-12)
 
 
 def test_the_default_tolerance_and_float32_give_one_percent() -> None:
     true = torch.linalg.eigvalsh(dense_hessian(flat(objective().parameters))).abs().max()
     x, y = data()
     single = Objective(network().float(), F.cross_entropy, [(x.float(), y)])
-    for found in (eigenvalues(objective()), eigenvalues(single)):
-        assert abs(found.values[0]) == pytest.approx(float(true), rel=0.01)
+    for result in (eigenvalues(objective()), eigenvalues(single)):
+        assert abs(result.values[0]) == pytest.approx(float(true), rel=0.01)
 
 
 def test_the_largest_alone_takes_fewer_products() -> None:
-    found = largest(known(), tolerance=1e-3)
-    assert found.values == pytest.approx((-9,), rel=1e-5)
-    assert found.tolerance == 1e-3
-    assert found.products < eigenvalues(known()).products
+    result = largest(known(), tolerance=1e-3)
+    assert result.values == pytest.approx((-9,), rel=1e-5)
+    assert result.tolerance == 1e-3
+    assert result.products < eigenvalues(known()).products
     true = torch.linalg.eigvalsh(dense_hessian(flat(objective().parameters))).abs().max()
     assert abs(largest(objective()).values[0]) == pytest.approx(float(true), rel=0.01)
 
 
-def test_the_largest_says_what_it_reached() -> None:
-    found = largest(known(), tolerance=1e-9, most=4)
-    assert found.products == 4
-    assert found.tolerance > 1e-9
-    assert abs(found.values[0] + 9) <= 9 * found.tolerance * 1.001  # an eigenvalue is that near; here it is this one
+def test_the_largest_reports_what_it_reached() -> None:
+    result = largest(known(), tolerance=1e-9, most=4)
+    assert result.products == 4
+    assert result.tolerance > 1e-9
+    assert abs(result.values[0] + 9) <= 9 * result.tolerance * 1.001  # an eigenvalue is that near; here it is this one
     with pytest.raises(ValueError, match="most=0 is not allowed"):
         largest(known(), most=0)
 
@@ -78,12 +78,12 @@ def test_the_largest_of_small_and_flat_losses(size: int) -> None:
 
 
 def test_eigenvectors_are_unit_directions_on_which_the_hessian_is_the_eigenvalue() -> None:
-    found = objective()
-    values, vectors = eigenpairs(found, 3, tolerance=1e-8)
+    function = objective()
+    values, vectors = eigenpairs(function, 3, tolerance=1e-8)
     for value, vector in zip(values.values, vectors, strict=True):
-        assert [part.shape for part in vector] == [p.shape for p in found.parameters]
+        assert [part.shape for part in vector] == [p.shape for p in function.parameters]
         assert float(flat(vector).norm()) == pytest.approx(1)
-        torch.testing.assert_close(flat(found.hessian_product(vector)), value * flat(vector), rtol=0, atol=1e-7)
+        torch.testing.assert_close(flat(function.hessian_product(vector)), value * flat(vector), rtol=0, atol=1e-7)
 
 
 @pytest.mark.parametrize("size", [3, 50])
@@ -102,25 +102,25 @@ def test_the_same_seed_gives_the_same_and_torch_s_generator_is_left_alone() -> N
 
 
 def test_trace_is_the_sum_of_the_eigenvalues_within_its_error() -> None:
-    found = objective()
-    true = float(dense_hessian(flat(found.parameters)).trace())
-    estimate = trace(found, draws=200)
+    function = objective()
+    true = float(dense_hessian(flat(function.parameters)).trace())
+    estimate = trace(function, draws=200)
     assert abs(estimate.estimate - true) < 4 * estimate.standard_error
     assert 0 < estimate.standard_error < 0.1 * true
-    both = trace(found, draws=50)
+    both = trace(function, draws=50)
     assert estimate.standard_error == pytest.approx(both.standard_error / 2, rel=0.4)
 
 
 def test_the_trace_of_a_diagonal_matrix_is_exact() -> None:
-    found = trace(quadratic(torch.diag(torch.tensor([1.0, 2.0, -4.0])), torch.ones(3)), draws=3)
-    assert (found.estimate, found.standard_error) == (-1, 0)
+    result = trace(quadratic(torch.diag(torch.tensor([1.0, 2.0, -4.0])), torch.ones(3)), draws=3)
+    assert (result.estimate, result.standard_error) == (-1, 0)
 
 
 def test_the_density_has_the_moments_and_the_mass_of_the_true_spectrum() -> None:
     values = torch.cat([torch.full((90,), 0.0), torch.full((30,), 10.0)])
     values += torch.linspace(-0.1, 0.1, 120)
-    found = density(quadratic(with_spectrum(values), torch.ones(120)), steps=40, repeats=20)
-    grid, share = np.array(found.grid), np.array(found.density)
+    smooth = density(quadratic(with_spectrum(values), torch.ones(120)), steps=40, repeats=20)
+    grid, share = np.array(smooth.grid), np.array(smooth.density)
     step = grid[1] - grid[0]
     assert share.sum() * step == pytest.approx(1, abs=0.02)
     assert (share * grid).sum() * step == pytest.approx(float(values.mean()), rel=0.1)
@@ -129,18 +129,18 @@ def test_the_density_has_the_moments_and_the_mass_of_the_true_spectrum() -> None
 
 
 def test_plot_writes_the_format_asked_for(tmp_path: Path) -> None:
-    found = density(objective(), steps=10, repeats=1)
-    assert plot(found, tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    assert b"<svg" in plot(found, tmp_path / "new" / "a.svg").read_bytes()
+    smooth = density(objective(), steps=10, repeats=1)
+    assert plot(smooth, tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert b"<svg" in plot(smooth, tmp_path / "new" / "a.svg").read_bytes()
 
 
 def test_progress_counts_the_products() -> None:
     events: list[Event] = []
-    found = eigenvalues(objective(), progress=events.append)
-    assert [event.done for event in events] == list(range(1, found.products + 1))
+    result = eigenvalues(objective(), progress=events.append)
+    assert [event.done for event in events] == list(range(1, result.products + 1))
 
 
-def test_a_loss_that_is_not_finite_is_said_to_be_so() -> None:
+def test_a_loss_that_is_not_finite_is_reported() -> None:
     with pytest.raises(FloatingPointError, match="not finite"):
         eigenvalues(quadratic(torch.full((30, 30), torch.inf), torch.ones(30)))
 

@@ -52,22 +52,22 @@ def test_the_table_of_runs_measured_at_different_radii() -> None:
 def test_cells_are_means_and_standard_deviations_over_the_runs_of_a_row() -> None:
     rows = grouped([measured(seed) for seed in range(3)] + [measured(0, optimizer="mecam")])
     assert {name: len(row.runs) for name, row in rows.items()} == {"adam": 3, "mecam": 1}
-    values = [found.at[1].curvature for found in rows["adam"].runs]
+    values = [run.at[1].curvature for run in rows["adam"].runs]
     cell = rows["adam"].spread("curvature", 0.2)
     assert (cell.mean, cell.std) == (pytest.approx(np.mean(values)), pytest.approx(np.std(values)))
     assert str(cell) in table(rows)
     assert rows["mecam"].spread("curvature", 0.2).std is None
     written = rows["adam"].to_dict()
-    assert written["loss"]["mean"] == pytest.approx(np.mean([found.loss for found in rows["adam"].runs]))
+    assert written["loss"]["mean"] == pytest.approx(np.mean([run.loss for run in rows["adam"].runs]))
     assert (written["runs"], written["seeds"], written["targets"]) == (3, [0, 1, 2], ["art"])
     assert str(spread([1.0, np.inf])) == "not finite"
 
 
 def test_a_run_that_is_not_finite_makes_no_mean_and_gets_no_star() -> None:
     (at,) = curvature(FLAT, (0.1,)).at
-    found = curvature(FLAT, (0.1,))
-    broken = replace(found, at=(replace(at, curvature=np.nan),))
-    rows = {"a": Row([found, broken]), "b": Row([found, found])}
+    finite = curvature(FLAT, (0.1,))
+    broken = replace(finite, at=(replace(at, curvature=np.nan),))
+    rows = {"a": Row([finite, broken]), "b": Row([finite, finite])}
     a, b = table(rows).split("\n\n")[1].splitlines()[2:]
     assert a.split() == ["a", "not", "finite"]
     assert b.split()[-1] == "*"
@@ -87,26 +87,26 @@ def test_a_run_that_is_not_finite_makes_no_mean_and_gets_no_star() -> None:
 def test_rows_of_other_settings_get_no_star(values: dict[str, object], why: str) -> None:
     alike = [measured(), measured(optimizer="sam")]
     assert incomparable(grouped(alike)) is None
-    found = curvature(objective(), (0.1, 0.2))
-    other = Measured(result(**{"optimizer": "mecam", **values}), found)
+    curve = curvature(objective(), (0.1, 0.2))
+    other = Measured(result(**{"optimizer": "mecam", **values}), curve)
     assert incomparable(grouped([*alike, other])) == why
     assert f"No row has a star: the rows differ in {why}." in notes(grouped([*alike, other]))
 
 
 def test_other_data_splits_or_images_get_no_star() -> None:
-    one, found = measured(), curvature(objective(), (0.1, 0.2))
+    one, curve = measured(), curvature(objective(), (0.1, 0.2))
     for change, why in (({"data": "target"}, "split"), ({"samples": 3}, "number of images")):
-        other = measured(curve=replace(found, **change), optimizer="sam")  # type: ignore[arg-type]
+        other = measured(curve=replace(curve, **change), optimizer="sam")  # type: ignore[arg-type]
         assert incomparable(grouped([one, other])) == why
     changed = measured(optimizer="sam")
     assert incomparable(grouped([one, replace(changed, result=replace(changed.result, fingerprint="x"))])) == "data"
 
 
 def test_published_rows_stand_below_the_optimizer_they_belong_to() -> None:
-    found = curvature(objective(), (0.05, 0.3))
+    curve = curvature(objective(), (0.05, 0.3))
     rows = grouped(
-        [measured(0, found, optimizer=name) for name in ("adam", "crsam", "mecam", "gsam")]
-        + [measured(0, found, optimizer="mecam", method="coral")],
+        [measured(0, curve, optimizer=name) for name in ("adam", "crsam", "mecam", "gsam")]
+        + [measured(0, curve, optimizer="mecam", method="coral")],
         compare=True,
     )
     assert {name: list(row.published) for name, row in rows.items()} == {
@@ -119,10 +119,10 @@ def test_published_rows_stand_below_the_optimizer_they_belong_to() -> None:
         ["paper:", "MeCAM", "7.50e-03", "–"],
     ]
     assert any("ResNet-50 on PACS" in note and "not state the split" in note for note in notes(rows))
-    assert not any("PACS" in note for note in notes(grouped([measured(0, found)])))
+    assert not any("PACS" in note for note in notes(grouped([measured(0, curve)])))
 
 
-def test_names_say_in_what_runs_differ() -> None:
+def test_names_hold_what_runs_differ_in() -> None:
     assert list(named([result()])) == ["adam"]
     assert list(named([result(), result(optimizer="sam")])) == ["adam", "sam"]
     several = [result(seed=seed, target=target) for seed in (0, 1) for target in ("art", "photo")]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from mecam.averaging import AVERAGINGS, create, loaded
+from mecam.averaging import AVERAGINGS, EMA, SWAD, NoAveraging, create, loaded
 from mecam.averaging._mean import WeightMean
 from mecam.runs import checkpoint
 from tests.averaging.nets import batch_norm_network, train_step
@@ -20,7 +20,7 @@ def loss_of(model: nn.Module) -> float:
 
 
 def train(name: str, folder: Path, *, interrupt: int | None = None) -> tuple[dict[str, torch.Tensor], list[float]]:
-    """The weights kept by the least loss, and all losses; interrupted after a step, everything goes through files."""
+    """Return the weights of the least loss, and all losses; after step `interrupt` the state goes through files."""
     model, averaging = batch_norm_network(), create(name)
     optimizer, generator = torch.optim.SGD(model.parameters(), lr=0.3), torch.Generator().manual_seed(1)
     losses: list[float] = []
@@ -103,9 +103,33 @@ def test_another_model_is_refused() -> None:
         mean.add(nn.Linear(2, 2, bias=False).state_dict())
 
 
+def test_all_are_listed() -> None:
+    assert dict(AVERAGINGS) == {"none": NoAveraging, "ema": EMA, "swad": SWAD}
+
+
+@pytest.mark.parametrize("name", AVERAGINGS)
+def test_hyperparameters_are_what_can_be_set_and_their_defaults_are_allowed(name: str) -> None:
+    averaging, defaults = AVERAGINGS[name], AVERAGINGS.defaults(name)
+    assert averaging.name == name
+    assert averaging.__doc__
+    for setting, hyperparameter in averaging.hyperparameters.items():
+        assert hyperparameter.meaning
+        hyperparameter.check(name, setting, defaults[setting])
+    assert type(create(name, **defaults)) is averaging
+
+
+def test_the_papers_settings_are_the_defaults() -> None:
+    settings = {"n_converge": 3, "n_tolerance": 6, "tolerance": 0.3, "judge": "current"}
+    assert AVERAGINGS.defaults("swad") == settings | {"segment_loss": None}  # an older spelling of judge
+    assert AVERAGINGS.defaults("none") == {}
+    made = create("swad", tolerance=0.2)
+    assert isinstance(made, SWAD)
+    assert (made.tolerance, made.n_converge) == (0.2, 3)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("name", ["ema", "swad"])
-def test_a_run_goes_on_on_another_device(tmp_path: Path, name: str) -> None:
+def test_a_run_resumes_on_another_device(tmp_path: Path, name: str) -> None:
     model, averaging, twin = nn.Linear(3, 2), create(name), create(name)
     averaging.update(model)
     averaging.evaluated(0, 1.0, model)

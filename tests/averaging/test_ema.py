@@ -1,14 +1,11 @@
 """EMA against its closed form."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mecam.averaging import EMA
-from mecam.runs import checkpoint
 from tests.averaging.nets import OneWeight, batch_norm_network, train_step
 
 
@@ -58,23 +55,6 @@ def test_statistics_are_averaged_and_counts_are_not() -> None:
     for name in ("0.weight", "1.running_var"):
         torch.testing.assert_close(candidate[name], history[0][name] / 3 + 2 * history[1][name] / 3)
     assert candidate["1.num_batches_tracked"] == 2
-
-
-@pytest.mark.parametrize("cut", [0, 1, 4])
-def test_a_run_goes_on_bit_for_bit(tmp_path: Path, cut: int) -> None:
-    def train(stop_at: int | None) -> torch.Tensor:
-        ema, model = EMA(decay=0.9), OneWeight(torch.float32)
-        for step in range(8):
-            if step == stop_at:
-                checkpoint.save(tmp_path, ema.state_dict())
-                ema = EMA(decay=0.9)
-                ema.load_state_dict(checkpoint.load(tmp_path))
-            ema.update(model.set(1.1**step))
-        candidate = ema.candidate(model)
-        assert candidate is not None
-        return candidate["w"]
-
-    assert torch.equal(train(cut), train(None))
 
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0, float("nan")])

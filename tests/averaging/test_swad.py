@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -49,14 +50,20 @@ def by_the_book(losses: list[float], n_converge: int, n_tolerance: int, toleranc
     return Outcome(None, list(range(start, below[-1] + 1)))
 
 
-def follow(swad: SWAD, losses: list[float], segments: list[list[float]]) -> tuple[int | None, float, list[int]]:
-    """Train along these weights: where it stopped, the final weight, the kept segments."""
+def train_along(
+    swad: SWAD, segments: list[list[float]], loss: Callable[[int, float], float]
+) -> tuple[int | None, float, list[int]]:
+    """Train along these weights, with `loss` of the segment and the weight that is evaluated.
+
+    Return the segment at whose end training stopped, the final weight and the kept segments.
+    """
     model = OneWeight()
-    for index, (loss, weights) in enumerate(zip(losses, segments, strict=True)):
+    for index, weights in enumerate(segments):
         for weight in weights:
             swad.update(model.set(weight))
-        assert swad.candidate(model) is None
-        if swad.evaluated(index * EVERY, loss, model):
+        candidate = swad.candidate(model)
+        judged = weights[-1] if candidate is None else candidate["w"].item()
+        if swad.evaluated(index * EVERY, loss(index, judged), model):
             break
         assert len(swad.segments) <= max(swad.n_tolerance, swad.n_converge)
     else:
@@ -64,6 +71,11 @@ def follow(swad: SWAD, losses: list[float], segments: list[list[float]]) -> tupl
     final = swad.final()
     assert final is not None
     return (None if index < 0 else index), final["w"].item(), [step // EVERY for step in swad.kept()]
+
+
+def follow(swad: SWAD, losses: list[float], segments: list[list[float]]) -> tuple[int | None, float, list[int]]:
+    """Train along these weights, with given losses."""
+    return train_along(swad, segments, lambda index, _: losses[index])
 
 
 few = st.sampled_from([0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 4.0])  # many ties, exact sums
@@ -78,7 +90,7 @@ runs = st.lists(
 @example(run=[(1.0, [float(i)]) for i in range(30)], n_converge=3, n_tolerance=6, tolerance=0.25)
 # the mean of three equal losses is rounded to less than each
 @example(run=[(5.479566135268874, [0.0])] * 3, n_converge=3, n_tolerance=1, tolerance=0.0)
-def test_any_run_is_averaged_as_the_rule_says(
+def test_any_run_is_averaged_by_the_rule(
     run: list[tuple[float, list[float]]], n_converge: int, n_tolerance: int, tolerance: float
 ) -> None:
     losses, segments = [loss for loss, _ in run], [weights for _, weights in run]
@@ -176,37 +188,21 @@ def test_weights_gone_astray_end_the_valley(broken: float) -> None:
     assert (stopped, weight, kept) == (None, 5.0, [3, 4, 5])
 
 
-def loss_at(weight: float) -> float:
+def loss_at(_: int, weight: float) -> float:
     """A validation loss with several valleys."""
     return 0.2 + (weight - 1) ** 2 / 4 + 0.15 * math.sin(9 * weight) ** 2
 
 
-def train_along(swad: SWAD, segments: list[list[float]]) -> tuple[int | None, float, list[int]]:
-    """Train along these weights, with the loss of whatever weights `candidate` asks for."""
-    model = OneWeight()
-    for index, weights in enumerate(segments):
-        for weight in weights:
-            swad.update(model.set(weight))
-        candidate = swad.candidate(model)
-        if swad.evaluated(index * EVERY, loss_at(weights[-1] if candidate is None else candidate["w"].item()), model):
-            break
-    else:
-        index = -1
-    final = swad.final()
-    assert final is not None
-    return (None if index < 0 else index), final["w"].item(), [step // EVERY for step in swad.kept()]
-
-
 def random_walk(generator: random.Random) -> list[list[float]]:
     """Weights of some segments of several steps each, from far away into and out of a valley."""
-    weight, drift, found = generator.uniform(-3, 4), generator.uniform(0.02, 0.3), []
+    weight, drift, segments = generator.uniform(-3, 4), generator.uniform(0.02, 0.3), []
     for _ in range(generator.randint(1, 40)):
         segment = []
         for _ in range(generator.randint(1, 6)):
             weight += drift * (1 - weight) / 2 + generator.gauss(0, drift)
             segment.append(weight)
-        found.append(segment)
-    return found
+        segments.append(segment)
+    return segments
 
 
 @pytest.mark.parametrize("judge", ["current", "segment"])
@@ -218,11 +214,11 @@ def test_random_histories_are_judged_by_the_current_model_or_by_segment_means(ju
         n_converge, n_tolerance = generator.randint(1, 4), generator.randint(1, 7)
         tolerance = generator.choice([0.1, 0.2, 0.3])
         means = [math.fsum(weights) / len(weights) for weights in segments]
-        current, averaged = [loss_at(weights[-1]) for weights in segments], [loss_at(mean) for mean in means]
+        current, averaged = [loss_at(0, weights[-1]) for weights in segments], [loss_at(0, mean) for mean in means]
         settings: dict[str, Any] = {"n_converge": n_converge, "n_tolerance": n_tolerance, "tolerance": tolerance}
         expected = by_the_book(current if judge == "current" else averaged, **settings)
         given = {} if judge == "current" else {"judge": judge}  # the current model by default
-        stopped, weight, kept = train_along(SWAD(**settings, **given), segments)
+        stopped, weight, kept = train_along(SWAD(**settings, **given), segments, loss_at)
         assert (stopped, kept) == (expected.stopped, expected.kept)
         assert weight == pytest.approx(math.fsum(means[i] for i in kept) / len(kept), rel=1e-12)
         stopped_early += stopped is not None
@@ -251,7 +247,7 @@ def losses_of_a_run(steps: int) -> list[float]:
 
 
 @pytest.mark.parametrize("cut", range(0, 37, 5))
-def test_a_run_goes_on_bit_for_bit(tmp_path: Path, cut: int) -> None:
+def test_a_run_resumes_bit_for_bit(tmp_path: Path, cut: int) -> None:
     """Through files, at any step: in a segment, at an evaluation, before and after the start of the valley."""
 
     def train(stop_at: int | None) -> tuple[dict[str, torch.Tensor] | None, list[int]]:

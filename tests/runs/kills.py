@@ -40,7 +40,7 @@ def is_killed(at: int, work: Callable[[], None]) -> bool:
 
 def kill_saves(root: Path) -> int:
     """A killed save leaves the former checkpoint or the new one, and the next save leaves nothing else."""
-    at, found = 1, set()
+    at, notes = 1, set()
     while True:
         folder = root / f"save-{at}"
         checkpoint.save(folder, OLD)
@@ -49,7 +49,7 @@ def kill_saves(root: Path) -> int:
         expected = {"old": OLD, "new": NEW}[state["note"]]
         assert torch.equal(state["weights"], expected["weights"])
         assert state["step"] == expected["step"]
-        found.add(state["note"])
+        notes.add(state["note"])
         if not killed:
             assert state["note"] == "new"
             break
@@ -57,7 +57,7 @@ def kill_saves(root: Path) -> int:
         assert len(list(folder.iterdir())) == 3
         shutil.rmtree(folder)
         at += 1
-    assert found == {"old", "new"}
+    assert notes == {"old", "new"}
     return at - 1
 
 

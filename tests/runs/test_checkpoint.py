@@ -199,9 +199,16 @@ def test_a_fused_optimizer_resumes_on_a_network_in_channels_last(tmp_path: Path)
     assert is_same(dict(resumed.state_dict()), dict(model.state_dict()))
 
 
-def test_a_parameter_comes_back_as_a_tensor(tmp_path: Path) -> None:
-    save(tmp_path, nn.Parameter(torch.ones(2)))
-    assert is_same(load(tmp_path), torch.ones(2))
+@pytest.mark.parametrize(
+    ("state", "restored"),
+    [
+        (nn.Parameter(torch.ones(2)), torch.ones(2)),
+        (OrderedDict([("b", 1), ("a", 2)]), {"b": 1, "a": 2}),
+    ],
+)
+def test_subclasses_come_back_as_plain_tensors_and_dicts(tmp_path: Path, state: Any, restored: Any) -> None:
+    save(tmp_path, state)
+    assert is_same(load(tmp_path), restored)
 
 
 def test_arrays_come_back_as_arrays(tmp_path: Path) -> None:
@@ -217,7 +224,7 @@ def test_arrays_come_back_as_arrays(tmp_path: Path) -> None:
     back["key"][0] = 7
 
 
-def test_random_states_go_on_with_the_same_draws(tmp_path: Path) -> None:
+def test_random_states_resume_with_the_same_draws(tmp_path: Path) -> None:
     python, legacy, modern = random.Random(1), np.random.RandomState(2), np.random.default_rng(3)
     mersenne, philox = torch.Generator().manual_seed(4), np.random.Generator(np.random.Philox(5))
     python.gauss(0, 1), legacy.standard_normal()  # both have a second normal in store now
@@ -254,7 +261,7 @@ def test_random_states_go_on_with_the_same_draws(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["adam", "fsam"])
-def test_optimizers_go_on_bit_for_bit(tmp_path: Path, kind: str) -> None:
+def test_optimizers_resume_bit_for_bit(tmp_path: Path, kind: str) -> None:
     x, y = batch()
 
     def build() -> tuple[nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
@@ -288,11 +295,6 @@ def test_optimizers_go_on_bit_for_bit(tmp_path: Path, kind: str) -> None:
     for part, saved in zip(second, back, strict=True):
         part.load_state_dict(saved)
     assert torch.equal(train(*second), expected)
-
-
-def test_an_ordered_dict_comes_back_as_a_dict_in_its_order(tmp_path: Path) -> None:
-    save(tmp_path, OrderedDict([("b", 1), ("a", 2)]))
-    assert is_same(load(tmp_path), {"b": 1, "a": 2})
 
 
 @pytest.mark.parametrize(
@@ -356,7 +358,7 @@ def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["manifest", "tensors", "tree"])
-def test_damage_is_found_and_names_the_file(tmp_path: Path, part: str) -> None:
+def test_damage_is_detected_and_names_the_file(tmp_path: Path, part: str) -> None:
     save(tmp_path, NEW)
     file = next(tmp_path.glob(f"{part}*"))
     content = file.read_bytes()
@@ -372,7 +374,7 @@ def test_damage_is_found_and_names_the_file(tmp_path: Path, part: str) -> None:
     assert is_same(load(tmp_path), NEW)
 
 
-def test_a_checkpoint_of_another_version_is_said_to_be_one(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_version_is_reported(tmp_path: Path) -> None:
     from mecam.runs import checkpoint
 
     save(tmp_path, NEW)
@@ -386,7 +388,7 @@ def test_a_checkpoint_of_another_version_is_said_to_be_one(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 def test_an_error_at_any_call_leaves_a_checkpoint_and_the_next_save_cleans_up(tmp_path: Path, error: int) -> None:
-    at, found = 0, []
+    at, outcomes = 0, []
     while True:
         at += 1
         save(tmp_path, OLD)
@@ -397,14 +399,14 @@ def test_an_error_at_any_call_leaves_a_checkpoint_and_the_next_save_cleans_up(tm
             assert ("make room" in refusal) == (error == errno.ENOSPC)
         state = load(tmp_path)
         assert any(is_same(state, whole) for whole in (OLD, NEW))
-        found.append((refusal is not None, state["step"]))
+        outcomes.append((refusal is not None, state["step"]))
         if refusal is None and len(list(tmp_path.iterdir())) == 3:
             break
     # up to the manifest's move the old one, then the new one; a former file that stays is no failure
-    assert [step for _, step in found] == sorted(step for _, step in found)
-    assert found[0] == (True, 1)
-    assert found[-1] == (False, 2)
-    assert (False, 1) not in found
+    assert [step for _, step in outcomes] == sorted(step for _, step in outcomes)
+    assert outcomes[0] == (True, 1)
+    assert outcomes[-1] == (False, 2)
+    assert (False, 1) not in outcomes
 
 
 def test_a_power_cut_at_any_call_leaves_a_checkpoint(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def finished(path: Path) -> RunFolder:
     return folder
 
 
-def test_a_run_says_what_it_is(tmp_path: Path) -> None:
+def test_a_run_reports_what_it_is(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "out" / "some-id")
     assert not folder.exists()
     folder.begin(RECIPE, ENVIRONMENT, run_id="some-id")
@@ -50,7 +50,7 @@ def test_a_run_says_what_it_is(tmp_path: Path) -> None:
     assert folder.run_file.read_bytes() == before  # written once
 
 
-def test_a_run_goes_on_from_its_checkpoint_and_makes_later_records_again(tmp_path: Path) -> None:
+def test_a_run_resumes_from_its_checkpoint_and_makes_later_records_again(tmp_path: Path) -> None:
     folder = begun(tmp_path)
     for step in (0, 100, 200):
         folder.append({"step": step, "loss": 1.0})
@@ -131,7 +131,7 @@ def test_a_finished_run_is_left_as_it_is(tmp_path: Path) -> None:
     assert again.read_result() == {"accuracy": 0.5, "loss": float("inf")}
 
 
-def test_a_run_is_done_only_when_it_said_so(tmp_path: Path) -> None:
+def test_a_run_is_done_only_once_it_is_marked(tmp_path: Path) -> None:
     folder = begun(tmp_path)
     folder.write_model({"w": torch.ones(2)})
     assert not folder.is_done()
@@ -216,7 +216,7 @@ def test_results_are_read_without_torch(tmp_path: Path) -> None:
     assert ended.stdout.split()[-3:] == ["1", "some-id", "True"]
 
 
-def test_files_of_another_run_are_told_as_such(tmp_path: Path) -> None:
+def test_files_of_another_run_are_named(tmp_path: Path) -> None:
     folder = finished(tmp_path / "one")
     other = RunFolder(tmp_path / "other")
     other.begin({**RECIPE, "seed": 1}, ENVIRONMENT, run_id="other")

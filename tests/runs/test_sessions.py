@@ -135,5 +135,5 @@ def test_threads_do_not_count_on_a_gpu() -> None:
 
 
 def test_sessions_that_were_repeated_are_no_part_of_the_run() -> None:
-    found = [{"step": step, "number": number} for number, step in enumerate((0, 0, 5, 9, 7))]
-    assert [session["number"] for session in sessions.used(found)] == [1, 2, 4]
+    recorded = [{"step": step, "number": number} for number, step in enumerate((0, 0, 5, 9, 7))]
+    assert [session["number"] for session in sessions.used(recorded)] == [1, 2, 4]

@@ -9,7 +9,7 @@ which for a depthwise convolution is thousands of small operations.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,15 +27,6 @@ class Grouped(TorchFunctionMode):
         return (_conv2d if func is torch.conv2d else func)(*args, **(kwargs or {}))
 
 
-class Geometry(NamedTuple):
-    """How the kernel moves over the image."""
-
-    stride: list[int]
-    padding: list[int]
-    dilation: list[int]
-    groups: int
-
-
 def _conv2d(
     input: Tensor,
     weight: Tensor,
@@ -49,18 +40,22 @@ def _conv2d(
     # autocast casts the arguments of torch's own operations only
     if not usual or torch.is_autocast_enabled(input.device.type):
         return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
-    out: Tensor = Form.apply(Y, None, input, weight, Geometry(_two(stride), _two(padding), _two(dilation), groups))  # type: ignore[no-untyped-call]
+    out: Tensor = Form.apply(
+        Y, None, input, weight, (_two(stride), _two(padding), _two(dilation), False, [0, 0], groups)
+    )  # type: ignore[no-untyped-call]
     return out if bias is None else out + bias[:, None, None]
 
 
 class Form(torch.autograd.Function):
-    """The derivative of Σ y · conv(x, w) by the part `by`, which is given for its shape only."""
+    """The derivative of Σ y · conv(x, w) by the part `by`, which is given for its shape only.
+
+    `settings` are those of aten.convolution: stride, padding, dilation, not transposed, no output padding, groups.
+    """
 
     @staticmethod
-    def forward(ctx: Any, by: int, y: Tensor | None, x: Tensor, w: Tensor, geometry: Geometry) -> Tensor:
+    def forward(ctx: Any, by: int, y: Tensor | None, x: Tensor, w: Tensor, settings: tuple[Any, ...]) -> Tensor:
         ctx.save_for_backward(*(None if part == by else tensor for part, tensor in enumerate((y, x, w))))
-        ctx.by, ctx.geometry = by, geometry
-        settings = (*geometry[:3], False, [0, 0], geometry.groups)
+        ctx.by, ctx.settings = by, settings
         if by == Y:
             out: Tensor = torch.ops.aten.convolution(x, w, None, *settings)
             return out
@@ -73,7 +68,7 @@ class Form(torch.autograd.Function):
         parts = list(ctx.saved_tensors)
         parts[ctx.by] = derivative
         wanted = [part != ctx.by and ctx.needs_input_grad[1 + part] for part in (Y, X, W)]
-        gradients = [Form.apply(part, *parts, ctx.geometry) if wanted[part] else None for part in (Y, X, W)]  # type: ignore[no-untyped-call]
+        gradients = [Form.apply(part, *parts, ctx.settings) if wanted[part] else None for part in (Y, X, W)]  # type: ignore[no-untyped-call]
         return None, *gradients, None
 
 

@@ -92,7 +92,7 @@ def _landscape(path: Path, data: DomainSet, device: str) -> dict[str, Any]:
 
     common: dict[str, Any] = {"images": LANDSCAPE_IMAGES, "radius": RADIUS, "device": device, "data": data}
     return {
-        name: around(path, dimensions=dimensions, steps=steps, at_once=1, **common)[0].to_dict()
+        name: around(path, dimensions=dimensions, steps=steps, **common)[0].to_dict()
         for name, (dimensions, steps) in GRIDS.items()
     }
 

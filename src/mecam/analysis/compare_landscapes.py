@@ -17,36 +17,33 @@ from mecam.analysis.runs import Subset, objective_of
 from mecam.analysis.spectrum import eigenpairs
 from mecam.data.domains import DomainSet
 from mecam.progress import Progress, named, silent
-from mecam.runs import find_run
+from mecam.runs import find_run, write_atomic
 from mecam.runs.files import make_folder
+from mecam.storage.files import encode_json
 
 # a fixed draw of a split's images: with 384 of them 51 x 51 points of resnet8 took 2 minutes 41 seconds on two cores
 IMAGES = 384
 BATCH = 128
 PAGE = "landscape.json"  # in a run's folder, for the page
-Kind = Literal["random", "eigenvectors"]
+KINDS = {"random": "random, filter-normalised, seed {}", "eigenvectors": "eigenvectors of the Hessian"}
 
 
-def compare(
-    runs: Mapping[str, Path], out: Path, *, progress: Progress = silent, **options: Any
-) -> tuple[dict[str, Landscape], list[Path]]:
+def compare(runs: Mapping[str, Path], out: Path, **options: Any) -> tuple[dict[str, Landscape], list[Path]]:
     """Compute the landscape around each run; return them and the files: figures in `out`, then raw grids.
 
     The options are those of `around`.
     """
-    landscapes, raw = {}, []
-    for name, path in runs.items():
-        landscapes[name], file = around(path, name=name, progress=progress, **options)
-        raw.append(file)
+    computed = {name: around(path, name=name, **options) for name, path in runs.items()}
+    landscapes = {name: surface for name, (surface, _) in computed.items()}
     make_folder(out)
-    return landscapes, [*plot_landscape.plot(landscapes, out / "landscape"), *raw]
+    return landscapes, [*plot_landscape.plot(landscapes, out / "landscape"), *(raw for _, raw in computed.values())]
 
 
 def around(
     path: Path,
     *,
     name: str = "",
-    kind: Kind = "random",
+    kind: str = "random",
     dimensions: Literal[1, 2] = 2,
     split: Subset = "train",
     images: int | None = IMAGES,
@@ -56,22 +53,20 @@ def around(
     device: torch.device | str = "cpu",
     data: DomainSet | None = None,
     progress: Progress = silent,
-    at_once: int | None = None,
 ) -> tuple[Landscape, Path]:
     """Compute the landscape around one run; return it and the file of its raw grid, in the run's folder.
 
     Landscapes of several runs are comparable if all other arguments agree. Random directions are the same for all runs,
     each scaled by its own filters; eigenvectors, those of the largest eigenvalues, are each run's own, of length 1. A
-    plane also goes to landscape.json. `data` is the run's data, if it is open already; `at_once`: see `landscape`.
+    plane also goes to landscape.json. `data` is the run's data, if it is open already.
     """
     if steps < 2 or not radius > 0:
         raise ValueError(f"steps={steps} and radius={radius:g}; at least 2 steps and a positive radius are needed")
-    grid: list[float] = torch.linspace(-radius, radius, steps, dtype=torch.float64).tolist()
-    names = {"random": f"random, filter-normalised, seed {seed}", "eigenvectors": "eigenvectors of the Hessian"}
-    if kind not in names:
+    if kind not in KINDS:
         raise ValueError(
-            f"there are no directions {kind!r}; there are {', '.join(names)}, and plane through three runs"
+            f"there are no directions {kind!r}; there are {', '.join(KINDS)}, and plane through three runs"
         )
+    grid: list[float] = torch.linspace(-radius, radius, steps, dtype=torch.float64).tolist()
     folder = find_run(path).path
     objective = objective_of(folder, split, limit=images, device=device, batch=BATCH, data=data)
     if images is not None:
@@ -87,12 +82,11 @@ def around(
         grid,
         grid if dimensions == 2 else None,
         file=raw,
-        setting={"split": split, "directions": names[kind]},
+        setting={"split": split, "directions": KINDS[kind].format(seed)},
         progress=named(progress, name),
-        at_once=at_once,
     )
     if dimensions == 2:
-        surface.write_json(folder / PAGE)
+        write_atomic(folder / PAGE, encode_json(surface.to_dict()))
     return surface, raw
 
 
@@ -106,29 +100,27 @@ def through(
     device: torch.device | str = "cpu",
     data: DomainSet | None = None,
     progress: Progress = silent,
-) -> tuple[Landscape, list[Path]]:
+) -> tuple[dict[str, Landscape], list[Path]]:
     """Compute the plane through three runs, on the images of the first; everything goes to `out`."""
     if len(runs) != 3:
         raise ValueError(f"a plane needs three runs, got {len(runs)}")
     objectives = [
-        objective_of(folder, split, limit=images, device=device, batch=BATCH, data=data) for folder in runs.values()
+        objective_of(run, split, limit=images, device=device, batch=BATCH, data=data) for run in runs.values()
     ]
     through_runs = plane(*(objective.model for objective in objectives))
-    x, y = through_runs.grid(steps)
     make_folder(out)
-    name = f"plane-{_digest(*map(str, runs.values()), split, images, steps)}"
+    stem = out / f"plane-{_digest(*map(str, runs.values()), split, images, steps)}"
+    raw = stem.with_suffix(".npz")
     surface = landscape(
         objectives[0],
         through_runs.axes,
-        x,
-        y,
-        buffers=through_runs.buffers,
-        file=out / f"{name}.npz",
+        *through_runs.grid(steps),
+        file=raw,
         setting={"split": split, "directions": "plane through " + ", ".join(runs), "points": through_runs.points},
         progress=named(progress, "plane"),
     )
-    marks = dict(zip(runs, through_runs.points, strict=True))
-    return surface, [*plot_landscape.plot({"plane": surface}, out / name, marks=marks), out / f"{name}.npz"]
+    landscapes, marks = {"plane": surface}, dict(zip(runs, through_runs.points, strict=True))
+    return landscapes, [*plot_landscape.plot(landscapes, stem, marks=marks), raw]
 
 
 def _digest(*values: Any) -> str:

@@ -12,7 +12,7 @@ differences.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -122,7 +122,10 @@ def curvature(
     if not math.isfinite(f) or not math.isfinite(length):
         raise FloatingPointError(f"f(θ) is {f:g} and ‖∇f(θ)‖ is {length:g}: there is no curvature to measure here")
     u = _unit(gradient)
-    more = _sharpness(objective, f, gradient, u) if sharpness else None
+    if sharpness:
+        uphill = _unit(objective.hessian_product(u))  # where ‖∇f‖ rises fastest: ∇‖∇f‖ = Hu
+        theta = [parameter.detach().clone() for parameter in objective.parameters]
+        adaptive = torch._foreach_mul(theta, _unit(torch._foreach_mul(theta, gradient)))
 
     def at(rho: float) -> At:
         plus, minus = objective.value(u, rho) - f, objective.value(u, -rho) - f
@@ -132,7 +135,8 @@ def curvature(
         if virtual_domain is not None:
             with virtual_domain.active():
                 meta = objective.value(u, -rho) - f
-        asam, first_order = (None, None) if more is None else more(rho)
+        asam = objective.value(adaptive, rho) - f if sharpness else None
+        first_order = rho * norm(objective.gradient(uphill, rho)) if sharpness else None
         return At(rho, plus, minus, numerator, signed, abs(signed), signed / rho**2, meta, asam, first_order)
 
     values = []
@@ -173,25 +177,6 @@ def plot(rows: Mapping[str, Sequence[Curvature]], path: Path | str) -> Path:
         axes.plot(rho, guide, color="grey", linewidth=0.8, linestyle=":", label="∝ rho²", zorder=0)
     axes.legend()
     return save(figure, path)
-
-
-def _sharpness(
-    objective: Objective, f: float, gradient: Sequence[Tensor], u: Sequence[Tensor]
-) -> Callable[[float], tuple[float, float]]:
-    """Return ASAM's and the first-order sharpness as functions of rho.
-
-    The gradient norm rises fastest along its own gradient, ∇‖∇f‖ = Hu, whatever the radius.
-    """
-    theta = [parameter.detach().clone() for parameter in objective.parameters]
-    scaled = [weight * slope for weight, slope in zip(theta, gradient, strict=True)]
-    length = norm(scaled) + EPSILON
-    adaptive = [weight * slope / length for weight, slope in zip(theta, scaled, strict=True)]
-    uphill = _unit(objective.hessian_product(u))
-
-    def at(rho: float) -> tuple[float, float]:
-        return objective.value(adaptive, rho) - f, rho * norm(objective.gradient(uphill, rho))
-
-    return at
 
 
 def _unit(vector: Sequence[Tensor]) -> list[Tensor]:

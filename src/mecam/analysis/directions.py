@@ -9,14 +9,15 @@ serve as directions as they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
-from mecam.analysis.objective import dot, norm
+from mecam.analysis.objective import dot
 
 
 def random_directions(
@@ -34,21 +35,18 @@ def random_directions(
     for place, parameter in enumerate(parameters):
         if parameter.dim() < 2:
             continue
-        shape = (len(parameter), math.prod(parameter.shape[1:]))
-        size = parameter.detach().double().reshape(shape).norm(dim=1, keepdim=True)
+        filters = parameter.detach().double().flatten(1)
+        sizes = filters.norm(dim=1, keepdim=True)
         first: Tensor | None = None
         for direction in drawn:
-            draw = torch.randn(shape, generator=generator, dtype=torch.float64, device=generator.device).to(size.device)
+            draw = torch.randn(filters.shape, generator=generator, dtype=torch.float64, device=generator.device)
+            unit = draw.to(sizes.device)
             if first is None:
-                unit = first = draw / draw.norm(dim=1, keepdim=True)
-            elif shape[1] == 1:
-                unit = torch.zeros_like(draw)
+                unit = first = normalize(unit)
             else:
                 for _ in range(2):  # twice, for what rounding left
-                    draw = draw - (draw * first).sum(1, keepdim=True) * first
-                    draw = draw / draw.norm(dim=1, keepdim=True)
-                unit = draw
-            direction[place].copy_((unit * size).reshape(parameter.shape))
+                    unit = normalize(unit - (unit * first).sum(1, keepdim=True) * first)
+            direction[place].copy_((unit * sizes).reshape(parameter.shape))
     return drawn
 
 
@@ -56,13 +54,12 @@ def random_directions(
 class Plane:
     """The plane through three networks: the first is the origin, the second on the x axis, the third above or below it.
 
-    The axes are orthonormal in the weights. What is not trained, such as the statistics of batch normalisation, goes
-    along with the weights, so that at the three points the networks are the three networks. Variances go along by their
-    logarithms: on a straight line beyond the points they would fall below 0.
+    The axes are orthonormal in the weights. Buffers such as the statistics of batch normalisation move along with them,
+    so that at the three points the networks are the three networks. Variances move along by their logarithms: on a
+    straight line beyond the points they would fall below 0.
     """
 
-    axes: tuple[list[Tensor], list[Tensor]]  # for the parameters that require a gradient
-    buffers: tuple[dict[str, Tensor], dict[str, Tensor]]  # for the buffers of floating point, in their `coordinate`
+    axes: tuple[dict[str, Tensor], dict[str, Tensor]]  # by name: trained parameters and buffers, as in `coordinates`
     points: tuple[tuple[float, float], tuple[float, float], tuple[float, float]]  # where the three networks are
 
     def grid(self, steps: int, margin: float = 0.2) -> tuple[list[float], list[float]]:
@@ -77,38 +74,39 @@ class Plane:
 
 def plane(first: nn.Module, second: nn.Module, third: nn.Module) -> Plane:
     """Return the plane, by Gram-Schmidt on second − first and third − first."""
-    weights = [[p.detach() for p in model.parameters() if p.requires_grad] for model in (first, second, third)]
-    if len({tuple(p.shape for p in network) for network in weights}) > 1:
+    origin, *others = map(coordinates, (first, second, third))
+    shapes = [{name: part.shape for name, part in network.items()} for network in (origin, *others)]
+    if shapes.count(shapes[0]) < 3:
         raise ValueError("the three networks have parameters of different shapes: there is no plane through them")
-    buffers = [
-        {name: coordinate(name, buffer) for name, buffer in model.named_buffers() if buffer.is_floating_point()}
-        for model in (first, second, third)
-    ]
-    origin = weights[0]
-    across, up = ([w.to(o.device) - o for w, o in zip(other, origin, strict=True)] for other in weights[1:])
-    across_buffers, up_buffers = (
-        {name: other[name].to(value.device) - value for name, value in buffers[0].items()} for other in buffers[1:]
-    )
-    width = norm(across)
+    trained = [name for name, parameter in first.named_parameters() if parameter.requires_grad]
+    across, up = ({name: other[name].to(part.device) - part for name, part in origin.items()} for other in others)
+
+    def product(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> float:
+        return dot([left[name] for name in trained], [right[name] for name in trained])
+
+    width = math.sqrt(product(across, across))
     if not width:
         raise ValueError("the first two networks have the same weights: there is no plane through them")
-    x = [part / width for part in across]
-    x_buffers = {name: part / width for name, part in across_buffers.items()}
-    shadow = dot(up, x)
-    rest = [u - shadow * part for u, part in zip(up, x, strict=True)]
-    height = norm(rest)
-    if height <= 1e-6 * norm(up):  # float32 leaves about 1e-7 of a vector along the first
+    x = {name: part / width for name, part in across.items()}
+    shadow = product(up, x)
+    rest = {name: part - shadow * x[name] for name, part in up.items()}
+    height = math.sqrt(product(rest, rest))
+    if height <= 1e-6 * math.sqrt(product(up, up)):  # float32 leaves about 1e-7 of a vector along the first
         raise ValueError("the three networks lie on one line: there is no one plane through them")
-    y = [part / height for part in rest]
-    y_buffers = {name: (part - shadow * x_buffers[name]) / height for name, part in up_buffers.items()}
-    return Plane((x, y), (x_buffers, y_buffers), ((0.0, 0.0), (width, 0.0), (shadow, height)))
+    y = {name: part / height for name, part in rest.items()}
+    return Plane((x, y), ((0.0, 0.0), (width, 0.0), (shadow, height)))
+
+
+def coordinates(model: nn.Module) -> dict[str, Tensor]:
+    """Return what moves along a line: trained parameters, buffers, and the logarithms of running variances."""
+    trained = {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad}
+    buffers = {name: buffer.detach() for name, buffer in model.named_buffers() if buffer.is_floating_point()}
+    for name, buffer in buffers.items():
+        if is_variance(name):
+            buffers[name] = buffer.clamp_min(torch.finfo(buffer.dtype).tiny).log()
+    return {**trained, **buffers}
 
 
 def is_variance(name: str) -> bool:
-    """Return whether this buffer is a running variance, which must stay positive."""
+    """Return whether this is the name of a running variance, which must stay positive."""
     return name.rpartition(".")[2] == "running_var"
-
-
-def coordinate(name: str, buffer: Tensor) -> Tensor:
-    """Return what moves along a line: the logarithm of a variance, any other buffer itself."""
-    return buffer.clamp_min(torch.finfo(buffer.dtype).tiny).log() if is_variance(name) else buffer

@@ -26,12 +26,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.func import functional_call
 
-from mecam.analysis._points import Points
+from mecam.analysis.directions import coordinates, is_variance
 from mecam.analysis.objective import Direction, Objective
 from mecam.progress import Event, Progress, silent
 from mecam.runs import RunError, write_atomic
-from mecam.storage.files import encode_json
 
 STEPS = tuple(round(-1 + 0.04 * step, 2) for step in range(51))  # from -1 to 1, the weights in the middle
 MOST = 64  # points for which a batch is loaded once
@@ -63,37 +63,28 @@ class Landscape:
             "loss": [[None if math.isnan(value) else value for value in row] for row in self.loss.tolist()],
         }
 
-    def write_json(self, path: Path | str) -> None:
-        """Write a run's landscape.json, which the page shows."""
-        write_atomic(path, encode_json(self.to_dict()))
-
 
 def landscape(
     objective: Objective,
-    directions: Sequence[Direction],
+    directions: Sequence[Direction | Mapping[str, Tensor]],
     x: Sequence[float] = STEPS,
     y: Sequence[float] | None = None,
     *,
-    buffers: Sequence[Mapping[str, Tensor]] = (),
     file: Path | str | None = None,
     setting: Mapping[str, Any] | None = None,
     progress: Progress = silent,
-    at_once: int | None = None,
 ) -> Landscape:
     """Compute f(θ + x first + y second) for every x and y; with one direction f(θ + x first).
 
     Args:
-        buffers: how buffers of the model move along each direction (`Plane.buffers`); those not named stay.
+        directions: tensors like the parameters, or by name with buffers (`Plane.axes`); buffers not named stay.
         file: an .npz to keep the grid in. One of another function, grid or setting is refused.
         setting: a description for the file, as JSON; "split" and "directions" are shown on the page.
-        at_once: points in one pass through the model, by vmap. None: the fastest number on the device.
     """
     if len(directions) not in (1, 2) or (len(directions) == 2) != (y is not None):
         raise ValueError("a line takes one direction and x; a plane takes two directions, x and y")
-    if at_once is not None and at_once < 1:
-        raise ValueError(f"at_once={at_once} is not allowed; it must be at least 1")
     columns, rows = _axis("x", x), (0.0,) if y is None else _axis("y", y)
-    points = Points(objective, directions, buffers)
+    points = _Points(objective, directions)
     full = {**(setting or {}), "images": objective.count, "function": _fingerprint(objective, points)}
     full = json.loads(json.dumps(full))  # as it will be read back
     path = None if file is None else Path(file)
@@ -104,20 +95,18 @@ def landscape(
         progress(Event("landscape", int(done.sum()), done.size, "points"))
 
     report()
-    if missing and at_once is None:
-        at_once = points.fastest()
-    together, written = at_once or 1, time.monotonic()
+    together, written = 1, time.monotonic()
     try:
         while missing:
             some, missing = missing[:together], missing[together:]
             started = time.monotonic()
-            values = points.values([(columns[column], rows[row]) for row, column in some], at_once or 1)
+            values = points.values([(columns[column], rows[row]) for row, column in some])
             for at, value in zip(some, values, strict=True):
                 grid.loss[at], done[at] = value if math.isfinite(value) else math.nan, True
             report()
             now = time.monotonic()
             if now - started < WRITE_EVERY / 4:
-                together = max(together, min(2 * together, MOST))
+                together = min(2 * together, MOST)
             if path is not None and now - written > WRITE_EVERY:
                 _write(path, grid, done)
                 written = now
@@ -163,7 +152,7 @@ def _read(path: Path) -> tuple[Landscape, NDArray[np.bool_]]:
         with zipfile.ZipFile(path) as archive:
             x, y, loss, done = (_array(archive, name) for name in ("x", "y", "loss", "done"))
             setting = json.loads(str(_array(archive, "setting")))
-    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile) as error:
         raise RunError(f"{path} is not a landscape that can be read: {error}") from error
     if loss.shape != (len(y), len(x)) or done.shape != loss.shape or not isinstance(setting, dict):
         raise RunError(f"{path} is not a landscape that can be read: its arrays do not fit each other")
@@ -171,22 +160,16 @@ def _read(path: Path) -> tuple[Landscape, NDArray[np.bool_]]:
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
-    """Read an array of an .npz, no longer than its bytes: neither compression nor a header may inflate it."""
+    """Read an array of an .npz that is no longer than the file: compressed ones are refused."""
     entry = archive.getinfo(f"{name}.npy")
     if entry.compress_type != zipfile.ZIP_STORED:
         raise ValueError(f"{name} is compressed, which is never written")
-    data = io.BytesIO(archive.read(entry))
-    if np.lib.format.read_magic(data) != (1, 0):
-        raise ValueError(f"{name} has another version of the format")
-    shape, _, dtype = np.lib.format.read_array_header_1_0(data)
-    if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(data.getbuffer()) - data.tell():
-        raise ValueError(f"{name} declares shape {shape} and type {dtype}, but holds other data")
-    data.seek(0)
-    array: NDArray[Any] = np.load(data, allow_pickle=False)
+    with archive.open(entry) as stream:
+        array: NDArray[Any] = np.load(stream, allow_pickle=False)
     return array
 
 
-def _fingerprint(objective: Objective, points: Points) -> str:
+def _fingerprint(objective: Objective, points: _Points) -> str:
     """Return a digest of the weights, the directions and the data: what the numbers depend on."""
     digest = hashlib.sha256()
     batches = (tensor for batch in objective.batches for tensor in batch)
@@ -195,3 +178,40 @@ def _fingerprint(objective: Objective, points: Points) -> str:
         digest.update(repr((tuple(tensor.shape), tensor.dtype)).encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+class _Points:
+    """f(θ + x first + y second), for the model in eval mode. Each batch is loaded once for all points."""
+
+    def __init__(self, objective: Objective, directions: Sequence[Direction | Mapping[str, Tensor]]) -> None:
+        self.objective = objective
+        origin = coordinates(objective.model)
+        trained = [name for name, parameter in objective.model.named_parameters() if parameter.requires_grad]
+        axes = [axis if isinstance(axis, Mapping) else dict(zip(trained, axis, strict=True)) for axis in directions]
+        self.names = list(axes[0])
+        self.origin = [origin[name] for name in self.names]
+        self.axes = [[axis[name].detach() for name in self.names] for axis in axes]
+        for axis in self.axes:
+            for name, part, weight in zip(self.names, axis, self.origin, strict=True):
+                if part.shape != weight.shape:
+                    raise ValueError(
+                        f"a direction has the shape {tuple(part.shape)} at {name}, which is {tuple(weight.shape)}"
+                    )
+
+    def values(self, points: Sequence[tuple[float, float]]) -> list[float]:
+        """Return f at each of the points."""
+        objective = self.objective
+        total = torch.zeros(len(points), dtype=torch.float64, device=objective.device)
+        with objective.studied(), torch.inference_mode():
+            for inputs, targets in objective.on_device():
+                for place, point in enumerate(points):
+                    weights = dict(zip(self.names, self._weights(point), strict=True))
+                    loss = objective.loss(functional_call(objective.model, weights, (inputs,)), targets)
+                    total[place] += loss.double() * len(targets)
+        return (total / objective.count).tolist()
+
+    def _weights(self, point: tuple[float, float]) -> list[Tensor]:
+        weights = self.origin
+        for axis, far in zip(self.axes, point, strict=False):
+            weights = list(torch._foreach_add(weights, axis, alpha=far))
+        return [weight.exp() if is_variance(name) else weight for name, weight in zip(self.names, weights, strict=True)]

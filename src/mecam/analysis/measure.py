@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,12 +11,12 @@ from typing import Any
 
 import torch
 
-from mecam.analysis import compare_landscapes, plot_tracking, table5
+from mecam.analysis import compare_landscapes, table5, tracked
 from mecam.analysis import curvature as curvatures
 from mecam.analysis import spectrum as spectra
 from mecam.analysis._figure import check_ending
 from mecam.analysis.runs import objective_of, virtual_domain_of
-from mecam.analysis.tracked import FEWEST, Record, Summary, read, summary
+from mecam.analysis.tracked import Record, Summary
 from mecam.benchmark import results as benchmarks
 from mecam.benchmark.records_file import read_records
 from mecam.benchmark.results import Result, read_runs
@@ -37,7 +36,7 @@ STEPS, REPEATS = 30, 3  # of a density
 class Curvatures:
     """The curvature of runs: by run, in the rows of a table, and while training where that was tracked."""
 
-    measured: Sequence[table5.Measured]
+    measured: Mapping[str, table5.Measured]
     rows: Mapping[str, table5.Row]
     summaries: Mapping[str, Summary]
     notes: Sequence[str]
@@ -51,17 +50,18 @@ class Curvatures:
 
     def to_dict(self) -> dict[str, Any]:
         """Return all numbers, for JSON: by row, and by run."""
-        by_path = {one.result.path: one for one in self.measured}
         comparable = len(self.rows) > 1 and table5.incomparable(self.rows) is None
-        smallest = table5.best(self.rows) if comparable else {}
+        starred = table5.smallest(self.rows) if comparable else {}
+        rows = {
+            name: {**row.to_dict(), "best": [rho in starred.get(name, ()) for rho in row.radii]}
+            for name, row in self.rows.items()
+        }
         runs = {}
-        for name, result in table5.named([one.result for one in self.measured]).items():
-            one, recipe = by_path[result.path], result.recipe
+        for name, one in self.measured.items():
+            result, recipe = one.result, one.result.recipe
             place = {"run": str(result.path), "data": result.data, "target": recipe.target, "seed": recipe.seed}
-            summary = self.summaries.get(name)
-            training = {} if summary is None else {"training": summary.to_dict()}
+            training = {"training": self.summaries[name].to_dict()} if name in self.summaries else {}
             runs[name] = {**place, **one.curvature.to_dict(one.exact), **training}
-        rows = {name: {**row.to_dict(), "best": _marks(row, smallest)} for name, row in self.rows.items()}
         return {"rows": rows, "runs": runs, "notes": list(self.notes)}
 
 
@@ -91,7 +91,7 @@ def curvature(
         check_ending(plot)
     if len(runs) == 1 and runs[0].is_file():
         measured, failed = _recorded(runs[0], split)
-        chosen = table5.named([one.result for one in measured])
+        chosen = {name: one.result for name, one in measured.items()}
     else:
         results, left_out = finished(runs)
         chosen = table5.named(results)
@@ -99,29 +99,32 @@ def curvature(
         options = {"limit": images, "dtype": dtype, "device": find_machine(device).device}
         measured, failed = _measured(chosen, split, radii, exact, sharpness, options, progress)
         failed = [*left_out, *failed]
-    rows = (table5.single if per_run else table5.grouped)(measured, compare=compare == "paper")
-    tracked = {name: records for name, result in chosen.items() if (records := _tracked(result.path))}
-    summaries = {name: summary(records, noisy=_noisy(chosen[name].recipe)) for name, records in tracked.items()}
+    rows = (table5.single if per_run else table5.grouped)(list(measured.values()), compare=compare == "paper")
+    histories = {name: records for name, result in chosen.items() if (records := _tracked(result.path))}
+    summaries = {
+        name: tracked.summary(records, noisy=_noisy(chosen[name].recipe)) for name, records in histories.items()
+    }
     files: list[Path] = []
     if plot is not None:
         files.append(curvatures.plot({name: row.runs for name, row in rows.items()}, plot))
-        files += [plot_tracking.plot(records, _beside(plot, name)) for name, records in tracked.items()]
+        files += [tracked.plot(records, _beside(plot, name)) for name, records in histories.items()]
     return Curvatures(measured, rows, summaries, [*table5.notes(rows), *failed], files)
 
 
-def _recorded(file: Path, split: str) -> tuple[list[table5.Measured], list[str]]:
-    """Return the measurements in a records file, and what is wrong with runs that cannot be read."""
+def _recorded(file: Path, split: str) -> tuple[dict[str, table5.Measured], list[str]]:
+    """Return the measurements in a records file by run, and what is wrong with runs that cannot be read."""
     results, problems = benchmarks.read(file)
-    records, measured = read_records(file), []
+    records, by_path = read_records(file), {}
     for result in results:
         measurements = records[result.path.name].measurements
         if split in measurements.get("curvature", {}):
             curve, eigenvalue = measurements["curvature"][split], measurements.get("eigenvalue", {})
             exact = curvatures.Exact.from_dict(eigenvalue) if "largest_eigenvalue" in eigenvalue else None
-            measured.append(table5.Measured(result, curvatures.Curvature.from_dict(curve), exact))
-    if not measured:
+            by_path[result.path] = table5.Measured(result, curvatures.Curvature.from_dict(curve), exact)
+    if not by_path:
         raise RunError(f"{file} has no curvature on the {split} split; mecam bench --measure curvature adds it")
-    return measured, problems
+    names = table5.named([one.result for one in by_path.values()])
+    return {name: by_path[result.path] for name, result in names.items()}, problems
 
 
 def _measured(
@@ -132,9 +135,9 @@ def _measured(
     sharpness: bool,
     options: Mapping[str, Any],
     progress: Progress,
-) -> tuple[list[table5.Measured], list[str]]:
+) -> tuple[dict[str, table5.Measured], list[str]]:
     """Measure each run and write its curvature.json; return what is wrong with those that cannot be measured."""
-    measured: list[table5.Measured] = []
+    measured: dict[str, table5.Measured] = {}
     errors: dict[str, RunError] = {}
     for name, result in runs.items():
         try:
@@ -150,7 +153,7 @@ def _measured(
             errors[name] = error
             continue
         write_atomic(result.path / CURVATURE, json.dumps(curve.to_dict(eigenvalue), indent=2).encode())
-        measured.append(table5.Measured(result, curve, eigenvalue))
+        measured[name] = table5.Measured(result, curve, eigenvalue)
     if not measured:
         raise next(iter(errors.values()))
     return measured, [f"{name} is left out: {error}" for name, error in errors.items()]
@@ -198,32 +201,32 @@ def landscape(
     split: str,
     directions: str,
     dimensions: int,
-    steps: int,
     radius: float,
     seed: int,
     images: int | None,
     device: str,
-    progress: Progress = silent,
+    **options: Any,
 ) -> list[str]:
-    """Draw the loss around the runs; return the files that were written and notes, a line each."""
+    """Draw the loss around the runs; return the files that were written and notes, a line each.
+
+    Further options are those of `compare_landscapes.through` and `around`.
+    """
     if dimensions not in (1, 2):
         raise ValueError(f"--dimensions {dimensions} is not allowed; 1 or 2")
-    common: dict[str, Any] = {"split": split, "steps": steps, "device": find_machine(device).device}
+    options |= {"split": split, "device": find_machine(device).device}
     if images is not None:
-        common["images"] = images
+        options["images"] = images
     results, left_out = finished(runs)
     chosen = {name: result.path for name, result in table5.named(results).items()}
     if directions == "plane":
-        plane, files = compare_landscapes.through(chosen, out, progress=progress, **common)
-        holes, taken = plane.holes, plane.setting["images"]
+        landscapes, files = compare_landscapes.through(chosen, out, **options)
     else:
-        common |= {"kind": directions, "dimensions": dimensions, "radius": radius, "seed": seed}
-        landscapes, files = compare_landscapes.compare(chosen, out, progress=progress, **common)
-        holes = sum(each.holes for each in landscapes.values())
-        taken = max(each.setting["images"] for each in landscapes.values())
-    sample = _sample(taken, split, images, compare_landscapes.IMAGES)
-    lines = [f"loss over {sample}", *([f"{holes} points have no finite loss"] if holes else [])]
-    return [*map(str, files), *lines, *left_out]
+        options |= {"kind": directions, "dimensions": dimensions, "radius": radius, "seed": seed}
+        landscapes, files = compare_landscapes.compare(chosen, out, **options)
+    holes = sum(each.holes for each in landscapes.values())
+    taken = max(each.setting["images"] for each in landscapes.values())
+    lines = [f"loss over {_sample(taken, split, images, compare_landscapes.IMAGES)}"]
+    return [*map(str, files), *lines, *([f"{holes} points have no finite loss"] if holes else []), *left_out]
 
 
 def finished(paths: Sequence[Path]) -> tuple[list[Result], list[str]]:
@@ -251,10 +254,6 @@ def _sample(taken: int, split: str, asked: int | None, most: int) -> str:
     return f"{taken:,} images of {split}{f' (at most {most}; --images takes more or fewer)' if asked is None else ''}"
 
 
-def _marks(row: table5.Row, smallest: Mapping[float, float]) -> list[bool]:
-    return [row.spread(table5.METRIC, rho).mean == smallest.get(rho, math.nan) for rho in row.radii]
-
-
 def _noisy(recipe: Recipe) -> bool:
     """Return whether every pass of a step drew its own dropout masks."""
     drops = recipe.dropout > 0 or any("dropout" in name and value for name, value in recipe.method_settings.items())
@@ -264,8 +263,8 @@ def _noisy(recipe: Recipe) -> bool:
 def _tracked(run: Path) -> list[Record]:
     """Return the records of a run that was tracked; none if they are too few for a summary."""
     file = run / TRACKING
-    records = read(file) if file.exists() else []
-    return records if sum(record.ratio is not None for record in records) >= FEWEST else []
+    records = tracked.read(file) if file.exists() else []
+    return records if sum(record.ratio is not None for record in records) >= tracked.FEWEST else []
 
 
 def _beside(plot: Path, name: str) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
@@ -40,40 +40,21 @@ BATCH, BATCH_ON_CPU, MOST = 64, 32, 128
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """Batches of un-augmented images and their labels, in the same order every time.
-
-    None spans two domains, unless they are `mixed`: then each has its share of every domain, as in training.
-    """
+    """Batches of un-augmented images and their labels, in the same order every time."""
 
     data: DomainSet
-    indices: dict[int, NDArray[np.int64]]  # by domain
+    batches: Sequence[Mapping[int, NDArray[np.int64]]]  # indices by domain
     preprocessing: Preprocessing
-    batch: int
     device: torch.device
     dtype: torch.dtype
-    mixed: bool = False
-
-    @property
-    def count(self) -> int:
-        return sum(map(len, self.indices.values()))
+    mixed: bool  # whether each batch has its share of every domain, as in training, or images of one
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for parts in self._parts():
-            images = torch.cat([self.data.images(domain, some) for domain, some in parts]).to(self.device)
-            labels = np.concatenate([self.data.labels(domain)[some] for domain, some in parts])
+        for batch in self.batches:
+            images = torch.cat([self.data.images(domain, some) for domain, some in batch.items()]).to(self.device)
+            labels = np.concatenate([self.data.labels(domain)[some] for domain, some in batch.items()])
             pixels = evaluate_transform(images, self.preprocessing).to(self.dtype)
             yield pixels.contiguous(memory_format=_layout(self.device)), torch.from_numpy(labels).to(self.device)
-
-    def _parts(self) -> Iterator[list[tuple[int, NDArray[np.int64]]]]:
-        """Yield the domains of each batch, with the indices of their images."""
-        if self.mixed:
-            pieces = [np.array_split(indices, -(-self.count // self.batch)) for indices in self.indices.values()]
-            for some in zip(*pieces, strict=True):
-                yield list(zip(self.indices, some, strict=True))
-            return
-        for domain, indices in self.indices.items():
-            for start in range(0, len(indices), self.batch):
-                yield [(domain, indices[start : start + self.batch])]
 
 
 def objective_of(
@@ -133,11 +114,12 @@ def objective_of(
         indices = _some(indices, limit)
     fits_cpu = max(1, min(MOST, BATCH_ON_CPU * 224**2 // model.preprocessing.size**2))
     size = batch or (fits_cpu if device.type == "cpu" else BATCH)
-    images = Images(data, indices, model.preprocessing, size, device, dtype, mixed and not model.alone)
-    if not images.count:
+    count, mixed = sum(map(len, indices.values())), mixed and not model.alone
+    if not count:
         raise RunError(f"the {split} split of the run in {folder.path} has no images (holdout={recipe.holdout})")
+    images = Images(data, _batches(indices, size, mixed=mixed), model.preprocessing, device, dtype, mixed)
     model.network.to(device, dtype, memory_format=_layout(device))  # type: ignore[call-overload]
-    return Objective(model.network, loss, images, count=images.count, name=split)
+    return Objective(model.network, loss, images, count=count, name=split)
 
 
 def virtual_domain_of(path: Path | str, objective: Objective) -> VirtualDomain | None:
@@ -164,3 +146,12 @@ def _some(indices: dict[int, NDArray[np.int64]], limit: int) -> dict[int, NDArra
     kept = np.zeros(len(domains), dtype=bool)
     kept[np.random.default_rng(0).permutation(len(domains))[:limit]] = True
     return {domain: part[kept[domains == domain]] for domain, part in indices.items()}
+
+
+def _batches(indices: dict[int, NDArray[np.int64]], size: int, *, mixed: bool) -> list[dict[int, NDArray[np.int64]]]:
+    """Cut the images of the domains into batches."""
+    if mixed:
+        count = -(-sum(map(len, indices.values())) // size)
+        parts = [np.array_split(own, count) for own in indices.values()]
+        return [dict(zip(indices, some, strict=True)) for some in zip(*parts, strict=True)]
+    return [{domain: own[at : at + size]} for domain, own in indices.items() for at in range(0, len(own), size)]

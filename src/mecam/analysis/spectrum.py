@@ -7,14 +7,12 @@ Lanczos iteration on the device that stops as soon as one eigenvalue has converg
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from mecam.analysis._figure import new_figure, save
@@ -24,7 +22,6 @@ from mecam.progress import Progress, silent
 
 End = Literal["magnitude", "highest", "lowest", "both"]
 ENDS: dict[End, str] = {"magnitude": "LM", "highest": "LA", "lowest": "SA", "both": "BE"}  # ARPACK's names
-DENSE = 20  # below this size the whole matrix takes no more products than ARPACK
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +90,8 @@ def eigenpairs(
     size = hessian.shape[0]
     if not 1 <= k <= size:
         raise ValueError(f"k={k} is not allowed; it must be 1 to {size}")
-    if size <= max(2 * k, DENSE):
+    if k == size:  # which ARPACK refuses
         values, vectors = np.linalg.eigh(hessian.dense())
-        chosen = _chosen(values, k, end)
-        values, vectors = values[chosen], vectors[:, chosen]
     else:
         values, vectors = _by_arpack(hessian, k, end, tolerance, seed)
     order = np.argsort(-np.abs(values), kind="stable")
@@ -166,7 +161,10 @@ def density(
     progress: Progress = silent,
 ) -> Density:
     """Return the spectral density by stochastic Lanczos quadrature, with Gaussians as wide as a step's resolution."""
-    lanczos, smooth = _quadrature()
+    try:
+        from curvlinops.papyan2020traces.spectrum import fast_lanczos, lanczos_approximate_spectrum_from_iter
+    except Exception as error:  # a broken installation fails in other ways than by ImportError
+        raise ImportError(f"a density needs curvlinops (pip install 'mecam[analysis]'): {error}") from error
     if steps < 2 or repeats < 1:
         raise ValueError(f"steps={steps} and repeats={repeats}; at least 2 steps and 1 repeat are needed")
     hessian = Hessian(objective, progress, "density", steps * repeats + 1)
@@ -176,10 +174,10 @@ def density(
     devices = [hessian.device] if hessian.device.type == "cuda" else []
     with torch.random.fork_rng(devices):  # curvlinops draws its starts from torch's global generators
         torch.manual_seed(seed)
-        runs = [lanczos(hessian, steps) for _ in range(repeats)]  # nodes and eigenvectors of each
+        runs = [fast_lanczos(hessian, steps) for _ in range(repeats)]  # nodes and eigenvectors of each
     # the outermost nodes converge first: they are the ends of the spectrum, without products of their own
     ends = min(float(nodes.min()) for nodes, _ in runs), max(float(nodes.max()) for nodes, _ in runs)
-    smoothed = [smooth(run, ends, points, kappa=3.0, margin=0.05) for run in runs]
+    smoothed = [lanczos_approximate_spectrum_from_iter(run, ends, points, kappa=3.0, margin=0.05) for run in runs]
     grid, mean = smoothed[0][0].tolist(), torch.stack([share for _, share in smoothed]).mean(0).tolist()
     facts = hessian.facts()
     return Density(grid=tuple(grid), density=tuple(mean), steps=steps, repeats=repeats, seed=seed, **facts)
@@ -197,15 +195,6 @@ def plot(spectrum: Density, path: Path | str) -> Path:
     )
     axes.plot(spectrum.grid, spectrum.density)
     return save(figure, path)
-
-
-def _chosen(values: Array, k: int, end: End) -> NDArray[np.intp]:
-    """Return the indices, in rising eigenvalues, that ARPACK would choose."""
-    if end == "magnitude":
-        return np.argsort(-np.abs(values), kind="stable")[:k]
-    high = {"highest": k, "lowest": 0}.get(end, k - k // 2)
-    indices = np.arange(len(values))
-    return np.concatenate([indices[: k - high], indices[len(values) - high :]])
 
 
 def _by_arpack(hessian: Hessian, k: int, end: End, tolerance: float, seed: int) -> tuple[Array, Array]:
@@ -226,12 +215,3 @@ def _by_arpack(hessian: Hessian, k: int, end: End, tolerance: float, seed: int) 
     except ArpackError as error:
         raise ArithmeticError(f"the eigenvalues cannot be computed: {error}") from error
     return values, vectors
-
-
-def _quadrature() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return curvlinops' Lanczos iteration, and its density of the nodes."""
-    try:
-        from curvlinops.papyan2020traces.spectrum import fast_lanczos, lanczos_approximate_spectrum_from_iter
-    except Exception as error:  # a broken installation fails in other ways than by ImportError
-        raise ImportError(f"a density needs curvlinops (pip install 'mecam[analysis]'): {error}") from error
-    return fast_lanczos, lanczos_approximate_spectrum_from_iter

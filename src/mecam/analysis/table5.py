@@ -67,7 +67,10 @@ class Row:
     def to_dict(self) -> dict[str, Any]:
         """Return everything for JSON, a list over rho for each column; a number that is not finite is None."""
         columns = {
-            name: _lists([self.spread(name, rho) for rho in self.radii])
+            name: {
+                "mean": [finite(self.spread(name, rho).mean) for rho in self.radii],
+                "std": [self.spread(name, rho).std for rho in self.radii],
+            }
             for name in BLOCKS
             if any(getattr(at, name) is not None for run in self.runs for at in run.at)
         }
@@ -120,30 +123,27 @@ def grouped(measured: Sequence[Measured], *, compare: bool = False) -> dict[str,
         compare: add what the paper's Table 5 has for the row.
     """
     by_path = {one.result.path: one for one in measured}
-    rows = tables.rows([one.result for one in measured])
-    labels = _labels([row.key for row in rows])
-    return {labels[row.key]: _row([by_path[result.path] for result in row.results], row.key, compare) for row in rows}
+    rows = _labelled([one.result for one in measured])
+    return {label: _row([by_path[run.path] for run in row.results], row.key, compare) for label, row in rows.items()}
 
 
 def single(measured: Sequence[Measured], *, compare: bool = False) -> dict[str, Row]:
     """Return a row for each run, with the names of `named`."""
     results, by_path = [one.result for one in measured], {one.result.path: one for one in measured}
-    keys = {result.path: row.key for row in tables.rows(results) for result in row.results}
+    keys = {run.path: row.key for row in tables.rows(results) for run in row.results}
     return {name: _row([by_path[run.path]], keys[run.path], compare) for name, run in named(results).items()}
 
 
 def named(results: Sequence[Result]) -> dict[str, Result]:
     """Return runs by short names: the row of `mecam table`, then target and seed if there are several."""
-    rows = tables.rows(results)
-    labels = _labels([row.key for row in rows])
-    targets, seeds = (len({getattr(r.recipe, entry) for r in results}) > 1 for entry in ("target", "seed"))
+    targets, seeds = (len({getattr(run.recipe, entry) for run in results}) > 1 for entry in ("target", "seed"))
     names: dict[str, Result] = {}
-    for row in rows:
-        for result in row.results:
-            target = [result.recipe.target or "all"] if targets else []
-            seed = [f"seed {result.recipe.seed}"] if seeds else []
-            name = ", ".join([labels[row.key], *target, *seed])
-            names[f"{name} ({result.path})" if name in names else name] = result
+    for label, row in _labelled(results).items():
+        for run in row.results:
+            target = [run.recipe.target or "all"] if targets else []
+            seed = [f"seed {run.recipe.seed}"] if seeds else []
+            name = ", ".join([label, *target, *seed])
+            names[f"{name} ({run.path})" if name in names else name] = run
     return names
 
 
@@ -164,14 +164,15 @@ def incomparable(rows: Mapping[str, Row]) -> str | None:
     return next((name for name, values in facts.items() if any(value != values[0] for value in values)), None)
 
 
-def best(rows: Mapping[str, Row]) -> dict[float, float]:
-    """Return the smallest mean C at each rho."""
-    smallest: dict[float, float] = {}
-    for row in rows.values():
-        for rho in row.radii:
-            mean = finite(row.spread(METRIC, rho).mean)
-            smallest[rho] = min(smallest.get(rho, math.inf), math.inf if mean is None else mean)
-    return smallest
+def smallest(rows: Mapping[str, Row]) -> dict[str, set[float]]:
+    """Return the radii at which a row has the smallest mean C."""
+    means = {name: {rho: finite(row.spread(METRIC, rho).mean) for rho in row.radii} for name, row in rows.items()}
+    least: dict[float, float] = {}
+    for row in means.values():
+        for rho, mean in row.items():
+            if mean is not None:
+                least[rho] = min(mean, least.get(rho, mean))
+    return {name: {rho for rho in row if row[rho] == least.get(rho, math.nan)} for name, row in means.items()}
 
 
 def table(rows: Mapping[str, Row], *, stars: bool = True) -> str:
@@ -183,8 +184,8 @@ def table(rows: Mapping[str, Row], *, stars: bool = True) -> str:
     if not rows:
         raise ValueError("there is no run to make a table of")
     entries = [e for e in BLOCKS if any(getattr(at, e) is not None for at in _everywhere(rows))]
-    smallest = best(rows) if stars and len(rows) > 1 else {}
-    blocks = [_block(rows, entry, smallest if entry == METRIC else {}) for entry in entries]
+    starred = smallest(rows) if stars and len(rows) > 1 else {}
+    blocks = [_block(rows, entry, starred if entry == METRIC else {}) for entry in entries]
     return "\n\n".join([_facts(rows), *blocks])
 
 
@@ -201,9 +202,11 @@ def notes(rows: Mapping[str, Row]) -> list[str]:
     return lines
 
 
-def _labels(keys: Sequence[tables.Key]) -> dict[tables.Key, str]:
-    several = len({key.data for key in keys}) > 1
-    return {key: f"{key.data}: {key.label}" if several else key.label for key in keys}
+def _labelled(results: Sequence[Result]) -> dict[str, tables.Row]:
+    """Return the rows of `mecam table` by label."""
+    rows = tables.rows(results)
+    several = len({row.key.data for row in rows}) > 1
+    return {f"{row.key.data}: {row.key.label}" if several else row.key.label: row for row in rows}
 
 
 def _row(measured: Sequence[Measured], key: tables.Key, compare: bool) -> Row:
@@ -232,23 +235,18 @@ def _facts(rows: Mapping[str, Row]) -> str:
     return _aligned(lines)
 
 
-def _block(rows: Mapping[str, Row], entry: str, smallest: Mapping[float, float]) -> str:
-    """Return a block of the table; `smallest` are the means that get a star."""
+def _block(rows: Mapping[str, Row], entry: str, starred: Mapping[str, set[float]]) -> str:
+    """Return a block of the table; `starred` are the radii at which a row gets a star."""
     radii = sorted({at.rho for at in _everywhere(rows)})
-    room = "  " if smallest else ""
+    room = "  " if starred else ""
     lines = [["", *(f"rho={rho:g}{room}" for rho in radii)]]
     for name, row in rows.items():
-        cells = [row.spread(entry, rho) for rho in radii]
-        marks = [" *" if cell.mean == smallest.get(rho) else room for rho, cell in zip(radii, cells, strict=True)]
-        lines.append([name, *(f"{cell}{mark if smallest else ''}" for cell, mark in zip(cells, marks, strict=True))])
+        marks = {rho: " *" if rho in starred.get(name, ()) else room for rho in radii}
+        lines.append([name, *(f"{row.spread(entry, rho)}{mark}" for rho, mark in marks.items())])
         if entry == METRIC:
             for algorithm, values in row.published.items():
                 lines.append([f"  paper: {algorithm}", *(_cell(values.get(rho)) + room for rho in radii)])
     return f"{BLOCKS[entry]}\n{_aligned(lines)}"
-
-
-def _lists(spreads: Sequence[Spread]) -> dict[str, list[float | None]]:
-    return {"mean": [finite(one.mean) for one in spreads], "std": [one.std for one in spreads]}
 
 
 def _cell(value: float | None) -> str:

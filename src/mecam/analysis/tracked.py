@@ -1,4 +1,4 @@
-"""Read the records of a tracked training, and summarize what they show of the paper's statements.
+"""Read and plot the records of a tracked training, and summarize what they show of the paper's statements.
 
 The paper's two principles: curvature should matter little far from convergence, and more near it. What should be small
 far away is the second difference of the loss over the first,
@@ -10,7 +10,8 @@ Proposition 3.5: alpha (f(θ−δ) − f) ≈ beta (m(θ−δ) − f) for a beta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,8 +19,11 @@ from typing import Any, Literal
 import numpy as np
 from scipy.stats import spearmanr
 
+from mecam.analysis._figure import new_figure, save
 from mecam.runs import records
 
+THETA, PLUS, MINUS, META = "theta", "plus", "minus", "meta"  # where the passes are
+LINEAR = ("gaps", "cosines of gradients")  # panels of numbers that can be negative
 SMALL = 0.1  # a ratio below this counts as small
 FEWEST = 6  # records that a summary needs
 Source = Literal["pass", "measured", "extrapolated"]
@@ -53,12 +57,6 @@ class BetaStars:
     defined: int  # steps with m(θ−δ) ≠ f(θ)
     positive: float  # share of them where beta* > 0
     allowed: float  # share of them where 0 < beta* ≤ alpha, as the paper asks
-
-    def text(self) -> str:
-        return (
-            f"Proposition 3.5: beta* is positive in {self.positive:.0%} and in (0, alpha] in {self.allowed:.0%} of "
-            f"{self.defined} records."
-        )
 
 
 @dataclass(frozen=True)
@@ -99,9 +97,21 @@ class Summary:
         return {**asdict(self), "verdict": self.verdict}
 
     def text(self) -> str:
-        limit = "" if self.noisy else f" ({'small' if self.small_far else 'not small'}: the limit is {SMALL})"
+        """Return the verdict, what it rests on, and what limits it."""
+        if self.noisy:
+            limit = ""
+            verdict = (
+                "No verdict: every pass drew its own dropout masks, and their noise hides the differences below. Train "
+                "with --set optimizer_settings.shared_noise=true or --set dropout=0 to get one."
+            )
+        else:
+            limit = f" ({'small' if self.small_far else 'not small'}: the limit is {SMALL})"
+            verdict = (
+                "Curvature should matter little far from convergence, and more near it: this run shows "
+                f"{self.verdict}{' (extrapolated, see below)' if self.extrapolated else ''}."
+            )
         lines = [
-            self._verdict(),
+            verdict,
             f"Second over first difference of the loss, median |ratio| in {self.records} records: {self.far:.3g} far "
             f"from convergence{limit}, {self.near:.3g} near it. Rank correlation of |ratio| with "
             f"the loss: {self.correlation:+.2f}.",
@@ -112,7 +122,10 @@ class Summary:
                 "‖∇f‖ falls."
             )
         if self.betas is not None:
-            lines.append(self.betas.text())
+            lines.append(
+                f"Proposition 3.5: beta* is positive in {self.betas.positive:.0%} and in (0, alpha] in "
+                f"{self.betas.allowed:.0%} of {self.betas.defined} records."
+            )
         if self.extrapolated:
             lines.append(
                 f"Caution: f(θ−δ) is extrapolated in {self.extrapolated} of {self.records} records. With ReLUs the "
@@ -120,17 +133,6 @@ class Summary:
                 "--set track_measures=true measures f(θ−δ)."
             )
         return "\n".join(lines)
-
-    def _verdict(self) -> str:
-        if self.noisy:
-            return (
-                "No verdict: every pass drew its own dropout masks, and their noise hides the differences below. Train "
-                "with --set optimizer_settings.shared_noise=true or --set dropout=0 to get one."
-            )
-        return (
-            "Curvature should matter little far from convergence, and more near it: this run shows "
-            f"{self.verdict}{' (extrapolated, see below)' if self.extrapolated else ''}."
-        )
 
 
 def read(path: Path | str) -> list[Record]:
@@ -162,6 +164,47 @@ def summary(tracked: Sequence[Record], *, noisy: bool = False) -> Summary:
         near_hessian=_hessian(ordered[-third:]),
         betas=_beta_stars(tracked),
     )
+
+
+def plot(steps: Sequence[Record], path: Path | str) -> Path:
+    """Plot loss, gradient norm, gaps, curvature, ratio and cosines over the steps."""
+    figure = new_figure(width=9, height=9)
+    for axes, (title, curves) in zip(figure.subplots(3, 2, sharex=True).flat, panels(steps).items(), strict=True):
+        axes.set(title=title, yscale="linear" if title in LINEAR else "log")
+        for name, values in curves.items():
+            axes.plot([r.step for r in steps], values, label=name, linewidth=1)
+        if len(curves) > 1:
+            axes.legend(fontsize="small")
+    figure.supxlabel("step")
+    return save(figure, path)
+
+
+def panels(steps: Sequence[Record]) -> dict[str, dict[str, list[float]]]:
+    """Return the curves by panel and name; NaN where a record has no value, and no curve without any."""
+    guessed = [r.minus_from == "extrapolated" for r in steps]
+    gaps = {
+        "f(θ+δ) − f": [r.plus for r in steps],
+        "f(θ−δ) − f": [None if guess else r.minus for guess, r in zip(guessed, steps, strict=True)],
+        "f(θ−δ) − f, extrapolated": [r.minus if guess else None for guess, r in zip(guessed, steps, strict=True)],
+        "m(θ−δ) − f": [r.meta for r in steps],
+    }
+    pairs = dict.fromkeys(pair for r in steps for pair in r.cosines)
+    columns: dict[str, Mapping[str, Sequence[float | None]]] = {
+        "f(θ)": {"loss": [r.f for r in steps]},
+        "‖∇f‖": {"norm": [r.norms.get(THETA) for r in steps]},
+        "gaps": gaps,
+        "C": {"curvature": [r.curvature for r in steps]},
+        "|ratio|": {"ratio": [None if r.ratio is None else abs(r.ratio) for r in steps]},
+        "cosines of gradients": {pair: [r.cosines.get(pair) for r in steps] for pair in pairs},
+    }
+    return {
+        title: {name: _with_nan(column) for name, column in curves.items() if set(column) != {None}}
+        for title, curves in columns.items()
+    }
+
+
+def _with_nan(column: Sequence[float | None]) -> list[float]:
+    return [math.nan if value is None else value for value in column]
 
 
 def _beta_stars(tracked: Iterable[Record]) -> BetaStars | None:

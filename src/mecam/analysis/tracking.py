@@ -28,16 +28,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 
-from mecam.analysis.objective import norm
-from mecam.analysis.tracked import Record, Source, Summary, read, summary
+from mecam.analysis.tracked import META, MINUS, PLUS, THETA, Record, Source, Summary, read, summary
 from mecam.optim import CRSAM, FAD, GAM, GSAM, SAM, WSAM, MeCAM, SharpnessAware
 from mecam.optim._buffers import Buffers
 from mecam.optim._frozen import Frozen
-from mecam.optim._noise import RandomState
-from mecam.optim.last import LastStep
+from mecam.optim._passes import NoGradientError, Passes
+from mecam.optim._update import Update
+from mecam.optim.last import LastStep, as_number
+from mecam.optim.vector import Space, unit
 from mecam.runs import records
 
-THETA, PLUS, MINUS, META = "theta", "plus", "minus", "meta"
 # where the passes are; the second pass of optimizers that are not listed is elsewhere
 PASSES: dict[type[SharpnessAware], tuple[str, ...]] = {
     CRSAM: (THETA, PLUS, MINUS),
@@ -108,8 +108,11 @@ class Tracker:
         finally:
             optimizer.track = was_on
         if optimizer.last is not None:
-            measured = None if extra is None else extra.loss
-            self._add(_record(number, optimizer.last, names, rho, alpha, measured, extrapolate=self.extrapolate))
+            measured = None if extra is None else float(as_number(extra.loss))
+            record = _record(number, optimizer.last, names, rho, alpha, measured, extrapolate=self.extrapolate)
+            self.records.append(record)
+            if self.path is not None:
+                records.append(self.path, asdict(record))
         return loss
 
     def resume(self, after: int) -> None:
@@ -122,50 +125,34 @@ class Tracker:
     def summary(self) -> Summary:
         return summary(self.records, noisy=self.noisy)
 
-    def _add(self, record: Record) -> None:
-        self.records.append(record)
-        if self.path is not None:
-            records.append(self.path, asdict(record))
-
 
 class _AlsoAtMinus:
     """A closure whose first call also computes the loss at θ−δ, and leaves no other trace of it."""
 
     def __init__(self, optimizer: SharpnessAware, closure: Callable[[], Any], rho: float) -> None:
         self.optimizer, self.closure, self.rho = optimizer, closure, rho
-        self.loss: float | None = None
+        self.loss: Any = math.nan
         self.called = False
 
+    @torch.no_grad()
     def __call__(self) -> Any:
         if self.called:
-            return self.closure()
+            with torch.enable_grad():
+                return self.closure()
         self.called = True
-        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        noise = RandomState.now({parameter.device for parameter in parameters})
-        buffers = Buffers(self.optimizer.model, Frozen(set(map(id, parameters)), by_value=True))
-        with buffers.first():
-            loss = self.closure()
-        moved = [parameter for parameter in parameters if parameter.grad is not None]
-        if loss is None or not moved:
-            return loss
-        kept = [parameter.grad for parameter in moved]
-        # copies: DDP may hand out views into buckets that the next backward fills
-        gradients = [parameter.grad.detach().clone() for parameter in moved]
-        here = [parameter.detach().clone() for parameter in moved]
-        scale = -self.rho / (norm(gradients) + 1e-12)
+        space = Space(self.optimizer.param_groups)
+        buffers = Buffers(self.optimizer.model, Frozen(space.ids, by_value=True))
+        passes = Passes(space, self.closure, buffers=buffers, shared_noise=True)
         try:
-            with torch.no_grad():
-                for parameter, gradient in zip(moved, gradients, strict=True):
-                    parameter.grad = None
-                    parameter.add_(gradient, alpha=scale)
-            with noise.replayed(), buffers.watched(), torch.enable_grad():
-                self.loss = float(torch.as_tensor(self.closure()).detach())
+            gradient = passes.grad_at()
+        except NoGradientError as error:
+            return error.loss
+        try:
+            passes.grad_at(-self.rho * unit(gradient))
         finally:
-            buffers.restore()
-            with torch.no_grad():
-                for parameter, weight, grad, gradient in zip(moved, here, kept, gradients, strict=True):
-                    parameter.copy_(weight)
-                    parameter.grad = grad.copy_(gradient)
+            passes.restore()
+            Update(space, gradient, shift=None, hessian=None).write()
+        loss, self.loss = passes.losses
         return loss
 
 
@@ -180,20 +167,21 @@ def _record(
     extrapolate: bool,
 ) -> Record:
     """Return what a step gives; a number that is unknown or not finite is NaN until the end, and None in the record."""
-    names = (*names, *(str(number) for number in range(len(names), len(last.losses))))[: len(last.losses)]
-    losses = {name: _finite(loss) for name, loss in zip(names, last.losses, strict=True)}
-    norms = {name: _finite(size) for name, size in zip(names, last.norms, strict=True)}
+    names = (*names, *(str(number) for number in range(len(names), len(last.losses))))
+    losses = {name: _finite(loss) for name, loss in zip(names, last.losses, strict=False)}
+    norms = {name: _finite(size) for name, size in zip(names, last.norms, strict=False)}
     cosines = {f"{names[i]} {names[j]}": _finite(cosine) for (i, j), cosine in last.cosines.items()}
     f, slope = losses[THETA], norms[THETA]
     plus, meta = losses.get(PLUS, math.nan) - f, losses.get(META, math.nan) - f
-    minus, source = math.nan, None
+    source: Source | None = None
+    minus = math.nan
     if MINUS in losses:
         minus, source = losses[MINUS] - f, "pass"
     elif measured is not None:
         minus, source = _finite(measured) - f, "measured"
-    elif extrapolate:
-        slope_plus = norms.get(PLUS, math.nan) * cosines.get(f"{THETA} {PLUS}", math.nan)
-        minus, source = _extrapolated(rho * slope, plus, rho * slope_plus), "extrapolated"
+    elif extrapolate:  # by the cubic with these slopes along δ at θ and θ+δ
+        first, last_slope = rho * slope, rho * norms.get(PLUS, math.nan) * cosines.get(f"{THETA} {PLUS}", math.nan)
+        minus, source = 5 * plus - 4 * first - 2 * last_slope, "extrapolated"
     numerator = plus + minus
     values = {
         "rho": rho,
@@ -207,15 +195,14 @@ def _record(
         "alpha": alpha,
         "beta": alpha * minus / meta if meta else math.nan,
     }
-    known: Source | None = source if math.isfinite(minus) else None  # type: ignore[assignment]
-    return Record(step, losses=_known(losses), norms=_known(norms), cosines=_known(cosines), minus_from=known,
-                  **_known(values))  # fmt: skip
-
-
-def _extrapolated(first: float, plus: float, last: float) -> float:
-    """Return p(−1) − p(0) for the cubic with slopes `first` at 0 and `last` at 1, and p(1) − p(0) = plus."""
-    cubic = first + last - 2 * plus
-    return -first + (plus - first - cubic) - cubic
+    return Record(
+        step,
+        losses=_known(losses),
+        norms=_known(norms),
+        cosines=_known(cosines),
+        minus_from=source if math.isfinite(minus) else None,
+        **_known(values),
+    )
 
 
 def _names(optimizer: SharpnessAware) -> tuple[str, ...]:

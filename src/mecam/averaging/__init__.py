@@ -1,9 +1,12 @@
 """Which weights to keep: those of one step, or an average along training (EMA, SWAD)."""
 
-from mecam.averaging.base import Averaging, Weights, loaded
+from mecam.averaging.base import Averaging, NoAveraging, Weights, loaded
 from mecam.averaging.ema import EMA
-from mecam.averaging.none import NoAveraging
-from mecam.averaging.registry import AVERAGINGS, create, register
 from mecam.averaging.swad import SWAD
+from mecam.registry import Registry
+
+ALL: tuple[type[Averaging], ...] = (NoAveraging, EMA, SWAD)
+AVERAGINGS = Registry("averaging", ALL, note="register your own first, in Python: mecam.averaging.register")
+create, register = AVERAGINGS.create, AVERAGINGS.register
 
 __all__ = ["AVERAGINGS", "EMA", "SWAD", "Averaging", "NoAveraging", "Weights", "create", "loaded", "register"]

@@ -58,6 +58,12 @@ class Averaging:
         """Resume from a state, bit for bit, on whatever device the model is."""
 
 
+class NoAveraging(Averaging):
+    """Keep the model's own weights at the step that validation selects."""
+
+    name: ClassVar[str] = "none"
+
+
 @contextmanager
 def loaded(model: nn.Module, weights: Mapping[str, Tensor] | None) -> Iterator[None]:
     """Load other weights into the model within the context, then restore its own bit for bit; no-op for None."""

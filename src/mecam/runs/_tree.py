@@ -78,18 +78,11 @@ def _tensor(tensor: Tensor, tensors: dict[str, Tensor], where: str) -> dict[str,
         tensors[where] = torch.view_as_real(tensor.detach().resolve_conj())
         return {"pairs": where}
     tensors[where] = tensor
-    contiguous = tensor.layout != torch.strided or tensor.stride() == torch.empty(tensor.shape, device="meta").stride()
-    return {"tensor": where} if contiguous or not _is_dense(tensor) else {"strided": [where, list(tensor.stride())]}
-
-
-def _is_dense(tensor: Tensor) -> bool:
-    """Return whether the elements fill the memory, each once, in some order of the axes."""
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1 and stride != expected:
-            return False
-        expected *= size
-    return True
+    if tensor.layout != torch.strided:
+        return {"tensor": where}
+    dense = tensor.stride() == torch.empty_like(tensor, device="meta").stride()  # which keeps those of dense ones
+    contiguous = tensor.stride() == torch.empty(tensor.shape, device="meta").stride()
+    return {"strided": [where, list(tensor.stride())]} if dense and not contiguous else {"tensor": where}
 
 
 def _with_strides(tensor: Tensor, strides: Sequence[int]) -> Tensor:

@@ -93,7 +93,7 @@ class RunFolder:
 
     def write_predictions(self, predictions: Mapping[str, Tensor]) -> None:
         """Write the predictions for each image of the target, as columns of equal length."""
-        self._write_tensors(self.predictions_file, predictions, None)
+        self._write_tensors(self.predictions_file, predictions)
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Mark the run as done, with its result."""
@@ -184,15 +184,17 @@ class RunFolder:
             self.load_checkpoint()
             self.read_records()
             return
-        for name in self._checksums():
+        for name in self._read_done()["sha256"]:
             if Path(name).name != name:  # nothing is read elsewhere, whoever wrote it
                 raise RunError(f"{self.done_file} is damaged: {name!r} is no file of this folder")
             self._verify(self.path / name)
 
     def _read_done(self) -> dict[str, Any]:
+        """Return done.json. Verify that it belongs to run.json."""
         done = read_sealed(self.done_file, DONE_KEYS)
-        checksums = done.get("sha256")
-        expected = checksums.get(self.run_file.name) if isinstance(checksums, dict) else None
+        if not isinstance(done.get("sha256"), dict):
+            done["sha256"] = {}
+        expected = done["sha256"].get(self.run_file.name)
         if expected is not None and expected != _digest(self.run_file):
             raise self._mismatch_error()
         return done
@@ -200,15 +202,11 @@ class RunFolder:
     def _mismatch_error(self) -> RunError:
         return RunError(f"{self.run_file} is damaged, or {self.done_file} is another run's: their checksums differ")
 
-    def _checksums(self) -> dict[str, str]:
-        checksums = self._read_done().get("sha256")
-        return checksums if isinstance(checksums, dict) else {}
-
     def _expects(self, file: Path) -> bool:
         """Return whether this is a finished run that had this file."""
-        return self.is_done() and file.name in self._checksums()
+        return self.is_done() and file.name in self._read_done()["sha256"]
 
-    def _write_tensors(self, file: Path, tensors: Mapping[str, Tensor], metadata: Any) -> None:
+    def _write_tensors(self, file: Path, tensors: Mapping[str, Tensor], metadata: Any = None) -> None:
         from mecam.runs._tensors import pack
 
         self.guard()
@@ -249,7 +247,7 @@ class RunFolder:
 
     def _verify(self, file: Path, data: bytes | None = None) -> None:
         """Compare a file, or `data`, its content, with its checksum, if done.json has one."""
-        expected = self._checksums().get(file.name)
+        expected = self._read_done()["sha256"].get(file.name)
         if expected is not None and expected != digest(read_bytes(file) if data is None else data):
             raise RunError(f"{file} is damaged: its content does not match its checksum in {self.done_file.name}")
 
