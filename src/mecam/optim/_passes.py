@@ -115,7 +115,9 @@ class Passes:
             with torch.enable_grad():
                 loss = self.closure()
         if leftovers is not None:
-            self._check(leftovers, loss)
+            leftovers.require_cleared(loss, HOW_TO_STEP)
+            if leftovers.held:
+                self.watch_every = not leftovers.clears_by_none()
         return self.take(loss)
 
     def take(self, loss: Any) -> Vector:
@@ -130,13 +132,6 @@ class Passes:
         self.move(None)
         self._weights = None
         self.buffers.restore()
-
-    def _check(self, leftovers: Leftovers, loss: Any) -> None:
-        if loss is None and leftovers.untouched:
-            raise TypeError(f"the closure did nothing, and there are gradients from before it. {HOW_TO_STEP}")
-        leftovers.require_cleared()
-        if leftovers.hooked:
-            self.watch_every = leftovers.same()
 
     def move(self, offset: Vector | None) -> None:
         """Move the weights to theta + offset."""
