@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import cast
 
 from mecam.hyperparameters import Choice, Hyperparameter
 from mecam.optim._looks import Looks
-from mecam.optim._options import RHO
+from mecam.optim._options import radius
 from mecam.optim._passes import GradAt
 from mecam.optim.vector import Vector, along, norm, ratio, unit
 
@@ -23,10 +22,9 @@ class LookSAM(Looks):
     (nonfinite="skip"), it waits for that.
     """
 
-    passes = 2
     keeps = ("v",)
     hyperparameters = {
-        "rho": replace(RHO, default=0.1),
+        "rho": radius(0.1),
         "alpha": Hyperparameter("weight of the remembered part", default=0.7, search=Choice((0.5, 0.7, 1.0))),
         "k": Hyperparameter(
             "steps from one look to the next", default=10, low=1, integer=True, shared=True, search=Choice((2, 5, 10))

@@ -27,6 +27,16 @@ Block = list[Tensor | None]
 Tensors = list[Block]
 
 
+def _by_group(operation: Callable[[Any, Any], Any]) -> Callable[[PerGroup, Coefficient], PerGroup]:
+    def apply(self: PerGroup, other: Coefficient) -> PerGroup:
+        if isinstance(other, Vector):
+            return NotImplemented
+        others = other.values if isinstance(other, PerGroup) else (other,) * len(self.values)
+        return PerGroup(operation(a, b) for a, b in zip(self.values, others, strict=True))
+
+    return apply
+
+
 class PerGroup:
     """One value per parameter group; arithmetic goes group by group."""
 
@@ -35,32 +45,15 @@ class PerGroup:
     def __init__(self, values: Iterable[Scalar]) -> None:
         self.values = tuple(values)
 
-    def _with(self, other: Coefficient, operation: Callable[[Any, Any], Any]) -> PerGroup:
-        others = other.values if isinstance(other, PerGroup) else (other,) * len(self.values)
-        return PerGroup(operation(a, b) for a, b in zip(self.values, others, strict=True))
-
-    def __add__(self, other: Coefficient) -> PerGroup:
-        return self._with(other, lambda a, b: a + b)
-
-    def __sub__(self, other: Coefficient) -> PerGroup:
-        return self._with(other, lambda a, b: a - b)
-
-    def __rsub__(self, other: Coefficient) -> PerGroup:
-        return self._with(other, lambda a, b: b - a)
-
-    def __mul__(self, other: Coefficient) -> PerGroup:
-        return NotImplemented if isinstance(other, Vector) else self._with(other, lambda a, b: a * b)
-
-    def __truediv__(self, other: Coefficient) -> PerGroup:
-        return self._with(other, lambda a, b: a / b)
-
-    def __rtruediv__(self, other: Coefficient) -> PerGroup:
-        return self._with(other, lambda a, b: b / a)
+    __add__ = __radd__ = _by_group(lambda a, b: a + b)
+    __sub__ = _by_group(lambda a, b: a - b)
+    __rsub__ = _by_group(lambda a, b: b - a)
+    __mul__ = __rmul__ = _by_group(lambda a, b: a * b)
+    __truediv__ = _by_group(lambda a, b: a / b)
+    __rtruediv__ = _by_group(lambda a, b: b / a)
 
     def __neg__(self) -> PerGroup:
-        return PerGroup(-a for a in self.values)
-
-    __radd__, __rmul__ = __add__, __mul__
+        return -1 * self
 
 
 Coefficient = float | Tensor | PerGroup
@@ -111,11 +104,7 @@ class Space:
 
     def weights(self) -> Vector:
         """Return the weights themselves, not a copy. Read them before they move."""
-        blocks = [
-            [local(p) for p in block] if kind.distributed else block
-            for kind, block in zip(self.kinds, self.blocks, strict=True)
-        ]
-        return Vector(self, [(1.0, cast("Tensors", blocks))])
+        return self.vector(lambda parameter: parameter)
 
 
 def _fingerprint(param_groups: Sequence[dict[str, Any]]) -> list[Any]:
@@ -197,24 +186,12 @@ class Vector:
         """Return the vector with tensors set to zero where `keep`, one flag per parameter, is False."""
         flags = iter(keep)
         chosen = [[next(flags) for _ in block] for block in self.space.blocks]
-        return Vector(
-            self.space,
-            [
-                (
-                    c,
-                    [
-                        [t if k else None for t, k in zip(b, ks, strict=True)]
-                        for b, ks in zip(tensors, chosen, strict=True)
-                    ],
-                )
-                for c, tensors in self.terms
-            ],
-        )
+        terms = [(c, _pairwise(lambda t, k: t if k else None, tensors, chosen)) for c, tensors in self.terms]
+        return Vector(self.space, terms)
 
     def within(self, other: Vector) -> Vector:
         """Return the vector with None where `other` has None."""
-        pairs = zip(self.tensors(), other.tensors(), strict=True)
-        parts: Tensors = [[None if t is None else s for s, t in zip(b, bs, strict=True)] for b, bs in pairs]
+        parts = _pairwise(lambda s, t: None if t is None else s, self.tensors(), other.tensors())
         return Vector(self.space, [(1.0, parts)])
 
     def items(self) -> Iterator[tuple[Tensor, Tensor | None]]:
@@ -228,6 +205,10 @@ class Vector:
     def _by_block(self) -> Iterator[list[tuple[Scalar, Block]]]:
         for index, kind in enumerate(self.space.kinds):
             yield [(_on_block(coefficient, kind), tensors[index]) for coefficient, tensors in self.terms]
+
+
+def _pairwise(operation: Callable[[Any, Any], Tensor | None], a: Sequence[Any], b: Sequence[Any]) -> Tensors:
+    return [[operation(s, t) for s, t in zip(x, y, strict=True)] for x, y in zip(a, b, strict=True)]
 
 
 def clones(tensors: list[Tensor]) -> list[Tensor]:
@@ -250,10 +231,7 @@ def unit(v: Vector) -> Vector:
 
 def times(a: Vector, b: Vector) -> Vector:
     """Return the elementwise product."""
-    pairs = zip(a.tensors(), b.tensors(), strict=True)
-    product: Tensors = [
-        [None if s is None or t is None else s * t for s, t in zip(x, y, strict=True)] for x, y in pairs
-    ]
+    product = _pairwise(lambda s, t: None if s is None or t is None else s * t, a.tensors(), b.tensors())
     return Vector(a.space, [(1.0, product)])
 
 
