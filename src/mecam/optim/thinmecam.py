@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from mecam.hyperparameters import Choice, Hyperparameter
-from mecam.optim._looks import Looks
 from mecam.optim._meta import ALPHA, BETA, RADIUS, Meta
 from mecam.optim._passes import GradAt
 from mecam.optim.last import as_number
+from mecam.optim.looksam import Looks
 from mecam.optim.vector import Vector, ratio, unit
 
 
