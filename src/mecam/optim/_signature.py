@@ -32,12 +32,9 @@ def complete(optimizer: Any, base: Any) -> None:
         summary, _, options = text.partition("\n\nArgs:\n")
         meanings = "".join(f"    {name}: {each.meaning}.\n" for name, each in optimizer.hyperparameters.items())
         shared = inspect.cleandoc(base.__doc__).partition("\n\nArgs:\n")[2]
-        first, last = (
-            shared[: shared.index("    rho:")],
-            shared[shared.index("    model:") : shared.index("    settings:")],
-        )
-        parts = (first, meanings, f"{options}\n" if options else "", last, EXAMPLE.format(name=optimizer.__name__))
-        optimizer.__doc__ = f"{summary}\n\nArgs:\n{''.join(parts)}"
+        rho, model, settings = (shared.index(f"    {name}:") for name in ("rho", "model", "settings"))
+        args = shared[:rho] + meanings + (f"{options}\n" if options else "") + shared[model:settings]
+        optimizer.__doc__ = f"{summary}\n\nArgs:\n{args}{EXAMPLE.format(name=optimizer.__name__)}"
 
 
 def separate(optimizer: Any, rho: Any, settings: dict[str, Any]) -> tuple[dict[str, Any], ...]:
