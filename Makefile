@@ -82,7 +82,7 @@ portability: $(VENV)/installed
 oldest:
 	$(PYTHON) -m venv $(VENV)-oldest
 	$(VENV)-oldest/bin/python -m pip install --quiet $(INDEX) 'torch==2.6.*'
-	$(VENV)-oldest/bin/python -m pip install --quiet --editable '.[lightning,optimizers]' 'torch==2.6.*' accelerate hypothesis numpy pytest pytest-timeout
+	$(VENV)-oldest/bin/python -m pip install --quiet --editable '.[lightning,optimizers,timm]' 'torch==2.6.*' accelerate expecttest hypothesis numpy pytest pytest-timeout
 	OMP_NUM_THREADS=1 $(VENV)-oldest/bin/python -m pytest tests/optim tests/virtual
 
 clean:

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -55,6 +56,7 @@ METHODS = {
 PRELOADED = [
     f"torch.{name}" for name in ("_dynamo", "distributed.checkpoint", "distributed.fsdp", "distributed.tensor")
 ]
+needs_fsdp2 = pytest.mark.skipif(not hasattr(torch.cpu.Stream, "record_event"), reason="FSDP2 on a CPU needs torch 2.7")
 COLLECTIVE_SECONDS = 60.0  # a collective that one rank never joins fails after this
 
 Case = Callable[[], Any]

@@ -103,7 +103,7 @@ def build(method: type[SharpnessAware], model: nn.Module, given: bool, **options
 
 
 def any_global_hook() -> bool:
-    return bool(torch.nn.modules.module._has_any_global_hook())
+    return bool(torch.nn.modules.module._global_forward_pre_hooks)
 
 
 def plain_pass(model: nn.Module) -> dict[str, Tensor | None]:

@@ -185,9 +185,13 @@ def test_a_container_that_the_compiler_declines_is_refused_too() -> None:
 
 def test_torch_warns_of_the_hook_on_a_compiled_module_and_of_nothing_else() -> None:
     """OptimizedModule.__call__ warns before any hook could hide. Inside another module there is nothing to warn of."""
-    with pytest.warns(UserWarning, match="there are global hooks") as caught:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         train(module, given=False, steps=1)
-    assert len(caught) == 3  # one a pass; Python's default filter shows one
+    messages = [str(each.message) for each in caught]
+    assert all("there are global hooks" in message for message in messages)
+    # one per pass, of which Python's default filter shows one
+    assert len(messages) == (0 if torch.__version__.startswith("2.6.") else 3)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         train(inside, given=False, steps=1)

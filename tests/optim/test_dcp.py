@@ -25,9 +25,9 @@ from torch.distributed.tensor import DTensor
 
 from mecam.optim import FSAM, LookSAM, MeCAM, SharpnessAware
 from tests.optim import distributed
-from tests.optim.distributed import Ranks, run
+from tests.optim.distributed import Ranks, needs_fsdp2, run
 
-pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+pytestmark = [needs_fsdp2, pytest.mark.filterwarnings("ignore:torch.distributed is disabled")]
 
 HALF = 3  # steps before the checkpoint, and after it: LookSAM, k = 2, stops between two looks
 

@@ -22,7 +22,9 @@ from torch.distributed.tensor.parallel import (
 )
 
 from tests.optim import distributed
-from tests.optim.distributed import METHODS, Ranks, run
+from tests.optim.distributed import METHODS, Ranks, needs_fsdp2, run
+
+pytestmark = needs_fsdp2
 
 STEPS = 3
 CLOSE = 1e-9

@@ -97,6 +97,44 @@ class TestLeftovers:
             assert_same_bits(model, before)
             assert model[kept].weight.grad is not None
 
+    @pytest.mark.parametrize("cleared", [0, 2])
+    def test_a_part_is_not_cleared_after_steps_that_cleared_all(self, cleared: int) -> None:
+        model = network()
+        optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1)
+
+        def closure() -> Tensor:
+            model[cleared].zero_grad()
+            loss = F.cross_entropy(model(X), Y)
+            loss.backward()
+            return loss
+
+        for _ in range(3):
+            optimizer.step(closure_for(optimizer, model, X, Y))
+        before = bits(model)
+        with pytest.raises(RuntimeError, match="did not clear them"):
+            optimizer.step(closure)
+        assert_same_bits(model, before)
+
+    def test_parts_that_are_cleared_one_after_the_other(self) -> None:
+        model, whole = network(), network()
+        optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1)
+        expected = SAM(whole.parameters(), torch.optim.SGD, lr=0.1)
+
+        def closure() -> Tensor:
+            losses = []
+            for part in (model[2], model[0]):
+                part.zero_grad()
+                loss = F.cross_entropy(model(X), Y)
+                gradients = torch.autograd.grad(loss, list(part.parameters()))
+                torch.autograd.backward(list(part.parameters()), list(gradients))
+                losses.append(loss)
+            return losses[0]
+
+        for _ in range(4):
+            optimizer.step(closure)
+            expected.step(closure_for(expected, whole, X, Y))
+        torch.testing.assert_close(flatten(list(model.parameters())), flatten(list(whole.parameters())))
+
     def test_hooks_are_few_where_gradients_are_cleared_by_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         model, hooks = network(), 0
         optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1)
@@ -130,7 +168,7 @@ class TestLeftovers:
 
         for _ in range(4):
             optimizer.step(closure)
-        assert alive == [0, 4, 1, 1]
+        assert alive == [0, 0, 0, 0]
 
     def test_without_clearing_the_first_step_is_right(self) -> None:
         """The machinery keeps the passes of one step apart even then; only a second step is refused."""

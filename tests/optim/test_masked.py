@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mecam.optim import FSAM, SAM, WSAM, LookSAM, MeCAM, SharpnessAware, clear_state
-from mecam.optim._masked import can_decide_on_device, masked_step
-from mecam.optim._update import Update
+from mecam.optim._update import Update, can_decide_on_device, masked_step
 from tests.optim.flat import batch, network
 
 X, Y = batch()

@@ -39,7 +39,7 @@ def test_these_are_all() -> None:
 @pytest.mark.works_with(
     "torch.optim.lr_scheduler", "every scheduler: rates and updates equal the plain optimizer's", packages=["torch"]
 )
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error", "ignore:The epoch parameter")  # torch 2.6, of its own SequentialLR
 @pytest.mark.parametrize("resumed", [False, True], ids=["", "resumed"])
 @pytest.mark.parametrize("method", [SAM, MeCAM])
 @pytest.mark.parametrize("name", SCHEDULERS)

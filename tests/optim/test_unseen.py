@@ -173,4 +173,4 @@ def test_two_threads_keep_their_statistics_apart() -> None:
     for seed, expected in alone.items():
         for name, value in expected.items():
             assert torch.equal(together[seed][name], value), (seed, name)
-    assert not torch.nn.modules.module._has_any_global_hook()
+    assert not torch.nn.modules.module._global_forward_pre_hooks

@@ -54,6 +54,7 @@ def run(words: list[str], cwd: Path) -> str:
 
 
 def test_mypy_strict(programs: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
     errors = run([sys.executable, "-m", "mypy", "--strict", "--no-error-summary", *programs], tmp_path).splitlines()
     assert len(errors) == 2, errors
     assert all("wrong.py" in line for line in errors)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from itertools import islice
+from contextlib import AbstractContextManager, ExitStack
 
 from torch import Tensor
+from torch.utils.weak import TensorWeakRef
 
 from mecam.optim._shards import is_distributed, local
 from mecam.optim.vector import Space
@@ -18,12 +17,30 @@ UNCLEARED = (
 )
 
 
+class Held:
+    """A parameter and the gradient it has before a step, which is not kept alive."""
+
+    __slots__ = ("gradient", "parameter", "version")
+
+    def __init__(self, parameter: Tensor, gradient: Tensor) -> None:
+        self.parameter, self.gradient, self.version = parameter, TensorWeakRef(gradient), local(gradient)._version
+
+    def same(self) -> bool:
+        """Return whether the gradient is still the same tensor."""
+        gradient = self.gradient()
+        return gradient is not None and self.parameter.grad is gradient
+
+    def untouched(self) -> bool:
+        """Return whether nothing was written to it either."""
+        return self.same() and local(self.gradient())._version == self.version
+
+
 class Leftovers(AbstractContextManager["Leftovers"]):
     """Find gradients that the first pass added to, by identity and version: no value is read.
 
     A new gradient tensor means the closure cleared it. The same tensor was either zeroed in place or not cleared; a
-    hook decides before the first backward. Once a step has shown that the closure clears by None, one hook per block is
-    enough, and only those gradients are kept alive.
+    hook decides before the first backward. Hooks cost time. Once a step has shown that the closure clears by None, the
+    last parameter of each block has one, which looks at the others: one that is not cleared gets a hook then.
 
     Args:
         space: the parameters.
@@ -31,43 +48,42 @@ class Leftovers(AbstractContextManager["Leftovers"]):
     """
 
     def __init__(self, space: Space, *, every: bool) -> None:
-        self.hooked: list[tuple[Tensor, Tensor, int]] = []
-        for block in space.blocks:
-            held = ((p, g, _version(g)) for p in block if (g := p.grad) is not None)
-            self.hooked += held if every else islice(held, 1)
+        blocks = [[Held(p, p.grad) for p in block if p.grad is not None] for block in space.blocks]
+        self.held = [each for block in blocks for each in block]
+        # backward reaches the last parameter first
+        self.first = self.held if every else [block[-1] for block in blocks if block]
+        self.all_hooked = every
         self.uncleared = False
+        self.hooks = ExitStack()
 
     def __enter__(self) -> Leftovers:
-        def look(parameter: Tensor, gradient: Tensor, version: int) -> Callable[[Tensor], None]:
-            def hook(_: Tensor) -> None:
-                self.uncleared |= parameter.grad is gradient and _version(gradient) == version
-
-            return hook
-
-        self.handles = [p.register_hook(look(p, g, v)) for p, g, v in self.hooked]  # type: ignore[no-untyped-call]
+        for each in self.first:
+            self._hook(each)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for handle in self.handles:
-            handle.remove()
+        self.hooks.close()
 
-    @property
-    def untouched(self) -> bool:
-        """Return whether there were gradients and the closure changed none of them."""
-        return bool(self.hooked) and all(p.grad is g and _version(g) == v for p, g, v in self.hooked)
+    def _hook(self, held: Held) -> None:
+        def look(_: Tensor) -> None:
+            self.uncleared |= held.untouched()
+            if not self.all_hooked:
+                self.all_hooked = True
+                for other in self.held:
+                    if other not in self.first and other.untouched():
+                        self._hook(other)
 
-    def same(self) -> bool:
-        """Return whether any gradient is still the same tensor."""
-        return any(p.grad is g for p, g, _ in self.hooked)
+        self.hooks.callback(held.parameter.register_hook(look).remove)  # type: ignore[no-untyped-call]
 
-    def require_cleared(self) -> None:
-        for parameter, gradient, version in self.hooked:
-            # FSDP2 adds to the shard's gradient without calling hooks: there only a new tensor proves the clearing
-            same = parameter.grad is gradient and (is_distributed(parameter) or _version(gradient) == version)
-            self.uncleared |= same
-        if self.uncleared:
+    def clears_by_none(self) -> bool:
+        """Return whether no gradient is still the same tensor."""
+        return not any(held.same() for held in self.held)
+
+    def require_cleared(self, loss: object, how_to_step: str) -> None:
+        """Refuse gradients that were not cleared, and a closure that did nothing."""
+        left = [held for held in self.held if held.untouched()]
+        if loss is None and self.held and len(left) == len(self.held):
+            raise TypeError(f"the closure did nothing, and there are gradients from before it. {how_to_step}")
+        # FSDP2 adds to the shard's gradient without calling hooks: there only a new tensor proves the clearing
+        if self.uncleared or left or any(is_distributed(held.parameter) and held.same() for held in self.held):
             raise RuntimeError(UNCLEARED)
-
-
-def _version(tensor: Tensor) -> int:
-    return local(tensor)._version

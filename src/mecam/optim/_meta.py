@@ -36,19 +36,20 @@ class Meta(SharpnessAware):
                 "manager, as mecam.virtual.MixStyle has"
             )
 
-
-def check_weights(owner: str, alpha: float | Tensor, beta: float | Tensor) -> None:
-    """Refuse alpha and beta that give the plain gradient a negative weight."""
-    if any(isinstance(weight, Tensor) and weight.device.type != "cpu" for weight in (alpha, beta)):
-        return  # reading it would synchronize
-    total = float(alpha + beta)  # tensors in their own precision, in which 0.7 + 0.3 is 1
-    alpha, beta = float(alpha), float(beta)
-    if total > 1:
-        raise ValueError(
-            f"{owner}: alpha={alpha!r} and beta={beta!r} add up to {total:g}; alpha + beta must be in [0, 1], "
-            "or the plain gradient is ascended"
-        )
-    if beta > alpha:
-        warnings.warn(
-            f"{owner}: beta={beta!r} > alpha={alpha!r}; the paper's condition is beta <= alpha", stacklevel=outside()
-        )
+    def check(self, group: Mapping[str, Any]) -> None:
+        """Refuse alpha and beta that give the plain gradient a negative weight."""
+        owner, alpha, beta = type(self).__name__, group["alpha"], group["beta"]
+        if any(isinstance(weight, Tensor) and weight.device.type != "cpu" for weight in (alpha, beta)):
+            return  # reading it would synchronize
+        total = float(alpha + beta)  # tensors in their own precision, in which 0.7 + 0.3 is 1
+        alpha, beta = float(alpha), float(beta)
+        if total > 1:
+            raise ValueError(
+                f"{owner}: alpha={alpha!r} and beta={beta!r} add up to {total:g}; alpha + beta must be in [0, 1], "
+                "or the plain gradient is ascended"
+            )
+        if beta > alpha:
+            warnings.warn(
+                f"{owner}: beta={beta!r} > alpha={alpha!r}; the paper's condition is beta <= alpha",
+                stacklevel=outside(),
+            )

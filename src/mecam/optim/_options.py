@@ -13,8 +13,12 @@ from torch import Tensor, nn
 from mecam.hyperparameters import Choice, Hyperparameter, check_switch
 
 Nonfinite = Literal["raise", "skip", "ignore"]
-RHO = Hyperparameter("radius of the perturbation", search=Choice((0.01, 0.02, 0.05, 0.1)))
 CLIP_NORM = Hyperparameter("largest norm of the combined gradient", open_low=True)
+
+
+def radius(default: float) -> Hyperparameter:
+    """Return rho with this default."""
+    return Hyperparameter("radius of the perturbation", default=default, search=Choice((0.01, 0.02, 0.05, 0.1)))
 
 
 def check_options(

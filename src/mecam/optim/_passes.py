@@ -115,15 +115,10 @@ class Passes:
             with torch.enable_grad():
                 loss = self.closure()
         if leftovers is not None:
-            self._check(leftovers, loss)
+            leftovers.require_cleared(loss, HOW_TO_STEP)
+            if leftovers.held:
+                self.watch_every = not leftovers.clears_by_none()
         return self.take(loss)
-
-    def take(self, loss: Any) -> Vector:
-        """Return the gradient of the pass that has just run."""
-        gradient = self._take(loss)
-        self.losses.append(_kept_loss(loss))
-        self.gradients = [*self.gradients, gradient] if self.record else [gradient]
-        return gradient
 
     def restore(self) -> None:
         """Restore weights and buffers to what a plain pass leaves."""
@@ -131,17 +126,11 @@ class Passes:
         self._weights = None
         self.buffers.restore()
 
-    def _check(self, leftovers: Leftovers, loss: Any) -> None:
-        if loss is None and leftovers.untouched:
-            raise TypeError(f"the closure did nothing, and there are gradients from before it. {HOW_TO_STEP}")
-        leftovers.require_cleared()
-        if leftovers.hooked:
-            self.watch_every = leftovers.same()
-
     def move(self, offset: Vector | None) -> None:
         """Move the weights to theta + offset."""
         if self._weights is not None:
-            self._move_back()
+            for weights, saved in zip(self.space.weights().tensors(), self._weights.tensors(), strict=True):
+                torch._foreach_copy_(cast("list[Tensor]", weights), cast("list[Tensor]", saved))
         if offset is not None:
             if self._weights is None:
                 self._weights = self.space.weights().copy()
@@ -149,13 +138,8 @@ class Passes:
         # an autocast region around the whole step would reuse its copies of the weights from the pass before
         torch.clear_autocast_cache()
 
-    def _move_back(self) -> None:
-        if self._weights is None:
-            return
-        for weights, saved in zip(self.space.weights().tensors(), self._weights.tensors(), strict=True):
-            torch._foreach_copy_(cast("list[Tensor]", weights), cast("list[Tensor]", saved))
-
-    def _take(self, loss: Any) -> Vector:
+    def take(self, loss: Any) -> Vector:
+        """Return the gradient of the pass that has just run."""
         if all(parameter.grad is None for parameter in self.space.parameters):
             raise NoGradientError(loss)
         if loss is None:
@@ -168,6 +152,8 @@ class Passes:
         if self.unscale is not None:
             gradient = (self.unscale * gradient).collapse(into=gradient)
             self.finite = is_finite(gradient) if self.finite is None else self.finite & is_finite(gradient)
+        self.losses.append(_kept_loss(loss))
+        self.gradients = [*self.gradients, gradient] if self.record else [gradient]
         return gradient
 
 

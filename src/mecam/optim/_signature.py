@@ -7,18 +7,7 @@ from collections.abc import Iterator, Mapping
 from inspect import Parameter
 from typing import Any
 
-FIRST = """\
-    params: parameters or parameter groups, which may carry their own hyperparameters.
-    base_optimizer: a class such as torch.optim.Adam, or a function of the parameters that returns an optimizer.
-"""
-LAST = """\
-    model: the network, whose buffers and frozen parameters then change as in one plain pass.
-    shared_noise: draw the same random numbers in every pass.
-    clip_norm: largest norm of the combined gradient.
-    nonfinite: "raise" an error at a NaN or infinite gradient, "skip" the step, or "ignore" it.
-    local_perturbation: under DDP, perturb each rank by its own gradient.
-    stochastic_rounding: round perturbed weights in bfloat16 or float16 at random, not to the nearest.
-    track: fill `last` with the losses, gradient norms and cosines of the passes.
+EXAMPLE = """\
     base_kwargs: options of the base optimizer (lr, weight_decay, ...).
 
 Example:
@@ -34,16 +23,18 @@ Example:
 """
 
 
-def complete(optimizer: Any) -> None:
-    """Give a subclass of SharpnessAware without a constructor of its own a signature and a complete docstring."""
+def complete(optimizer: Any, base: Any) -> None:
+    """Give a subclass of `base` without a constructor of its own a signature and a complete docstring."""
     own = "__init__" in vars(optimizer)
-    optimizer.__signature__ = _without_self(optimizer.__init__) if own else _signature(optimizer)
+    optimizer.__signature__ = _without_self(optimizer.__init__) if own else inspect.Signature([*_parameters(optimizer)])
     text = inspect.cleandoc(vars(optimizer).get("__doc__") or "")
     if text and not own:
         summary, _, options = text.partition("\n\nArgs:\n")
         meanings = "".join(f"    {name}: {each.meaning}.\n" for name, each in optimizer.hyperparameters.items())
-        options = f"{options}\n" if options else ""
-        optimizer.__doc__ = f"{summary}\n\nArgs:\n{FIRST}{meanings}{options}{LAST.format(name=optimizer.__name__)}"
+        shared = inspect.cleandoc(base.__doc__).partition("\n\nArgs:\n")[2]
+        rho, model, settings = (shared.index(f"    {name}:") for name in ("rho", "model", "settings"))
+        args = shared[:rho] + meanings + (f"{options}\n" if options else "") + shared[model:settings]
+        optimizer.__doc__ = f"{summary}\n\nArgs:\n{args}{EXAMPLE.format(name=optimizer.__name__)}"
 
 
 def separate(optimizer: Any, rho: Any, settings: dict[str, Any]) -> tuple[dict[str, Any], ...]:
@@ -56,10 +47,6 @@ def separate(optimizer: Any, rho: Any, settings: dict[str, Any]) -> tuple[dict[s
     if missing := [name for name, value in values.items() if value is None]:
         raise TypeError(f"{optimizer.__name__} needs {', '.join(missing)}; it has no default")
     return values, options, settings
-
-
-def _signature(optimizer: Any) -> inspect.Signature:
-    return inspect.Signature([*_parameters(optimizer)])
 
 
 def _parameters(optimizer: Any) -> Iterator[Parameter]:

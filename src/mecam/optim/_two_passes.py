@@ -83,13 +83,11 @@ class TwoPasses(SharpnessAware):
 
     def _offset(self, first: Vector) -> Vector:
         """Return the offset at which the formula takes its second gradient."""
-        calls = 0
+        known = iter((first,))
 
         def grad_at(offset: Vector | None = None, domain: VirtualDomain | None = None) -> Vector:  # noqa: ARG001
-            nonlocal calls
-            calls += 1
-            if calls == 1:
-                return first
+            for gradient in known:
+                return gradient
             raise _Reached(cast("Vector", offset))
 
         try:

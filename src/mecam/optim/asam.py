@@ -17,7 +17,6 @@ class ASAM(TwoPasses):
     about ten times SAM's.
     """
 
-    passes = 2
     hyperparameters = {
         "rho": Hyperparameter("radius in units of the weights", default=0.5, search=Choice((0.5, 1.0, 2.0))),
     }

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from mecam.hyperparameters import Choice, Hyperparameter
-from mecam.optim._options import RHO
+from mecam.optim._options import radius
 from mecam.optim._passes import GradAt
 from mecam.optim.sharpness import SharpnessAware
 from mecam.optim.vector import Vector, unit
@@ -21,7 +19,7 @@ class CRSAM(SharpnessAware):
 
     passes = 3
     hyperparameters = {
-        "rho": replace(RHO, default=0.1),
+        "rho": radius(0.1),
         "gamma": Hyperparameter("weight of the second difference", default=0.1, search=Choice((0.01, 0.1, 0.5))),
         "beta": Hyperparameter("weight of the first difference", default=0.1, search=Choice((0.01, 0.1))),
     }

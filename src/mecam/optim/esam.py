@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
 from mecam.hyperparameters import Choice, Hyperparameter
-from mecam.optim._options import RHO, is_capturing
+from mecam.optim._options import is_capturing, radius
 from mecam.optim._passes import GradAt
 from mecam.optim._two_passes import TwoPasses
 from mecam.optim.vector import Vector, unit
@@ -27,12 +25,11 @@ class ESAM(TwoPasses):
         seed: seed of the masks.
     """
 
-    passes = 2
     decides_on_host = True
     seed: int
     options = {"seed": 0}
     hyperparameters = {
-        "rho": replace(RHO, default=0.05),
+        "rho": radius(0.05),
         "beta": Hyperparameter(
             "probability with which a tensor is perturbed",
             default=0.6,

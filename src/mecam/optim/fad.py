@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from mecam.hyperparameters import Choice, Hyperparameter
-from mecam.optim._options import RHO
+from mecam.optim._options import radius
 from mecam.optim._passes import GradAt
 from mecam.optim.sharpness import SharpnessAware
 from mecam.optim.vector import Vector, unit
@@ -22,7 +20,7 @@ class FAD(SharpnessAware):
 
     passes = 4
     hyperparameters = {
-        "rho": replace(RHO, default=0.05),
+        "rho": radius(0.05),
         "alpha": Hyperparameter("weight of both flatness terms", default=0.5, high=1, search=Choice((0.1, 0.5, 1.0))),
         "beta": Hyperparameter("share of the zeroth-order term", default=0.5, high=1, search=Choice((0.25, 0.5, 0.75))),
     }

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from mecam.hyperparameters import Choice, Hyperparameter
-from mecam.optim._options import RHO
+from mecam.optim._options import radius
 from mecam.optim._passes import GradAt
 from mecam.optim._two_passes import TwoPasses
 from mecam.optim.vector import Vector, unit
@@ -20,10 +18,9 @@ class FSAM(TwoPasses):
     not perturbed in it, and keeps its m.
     """
 
-    passes = 2
     keeps = ("m",)
     hyperparameters = {
-        "rho": replace(RHO, default=0.05),
+        "rho": radius(0.05),
         "sigma": Hyperparameter("how much of the running mean is taken out", default=1.0, search=Choice((0.5, 1.0))),
         "lam": Hyperparameter("decay of the running mean", default=0.9, high=1, search=Choice((0.6, 0.9, 0.95))),
     }

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from mecam.hyperparameters import Choice, Hyperparameter
-from mecam.optim._options import RHO
+from mecam.optim._options import radius
 from mecam.optim._passes import GradAt
 from mecam.optim._two_passes import TwoPasses
 from mecam.optim.vector import Vector, along, unit
@@ -19,9 +17,8 @@ class GSAM(TwoPasses):
     The original ties rho to the learning rate: RhoSchedule(optimizer, proportional_to_lr(...)).
     """
 
-    passes = 2
     hyperparameters = {
-        "rho": replace(RHO, default=0.05),
+        "rho": radius(0.05),
         "alpha": Hyperparameter(
             "weight of the descent on the surrogate gap", default=0.4, search=Choice((0.1, 0.2, 0.4))
         ),

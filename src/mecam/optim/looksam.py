@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import cast
+from abc import abstractmethod
+from typing import Any, cast
 
 from mecam.hyperparameters import Choice, Hyperparameter
-from mecam.optim._looks import Looks
-from mecam.optim._options import RHO
+from mecam.optim._options import is_capturing, radius
 from mecam.optim._passes import GradAt
+from mecam.optim.sharpness import SharpnessAware
 from mecam.optim.vector import Vector, along, norm, ratio, unit
+
+
+class Looks(SharpnessAware):
+    """An optimizer with two kinds of steps: looks, which take all passes, and plain steps."""
+
+    _planned: bool | None = None  # whether the next step is a look, once decided
+
+    @abstractmethod
+    def is_due(self) -> bool:
+        """Return whether the next step is a look. Called once per step."""
+
+    def plan(self) -> bool:
+        """Decide and return whether the next step is a look. Call it once per step."""
+        self._planned = bool(self.is_due())
+        return self._planned
+
+    def looks(self) -> bool:
+        """Return what was planned for this step."""
+        if self._planned is None:
+            if is_capturing():
+                raise RuntimeError(
+                    f"{type(self).__name__} decides on the host which steps take all passes: a captured step would "
+                    "always be of one kind. Call plan() before each step, and capture one graph per answer"
+                )
+            self.plan()
+        looks, self._planned = bool(self._planned), None
+        return looks
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._planned = None
 
 
 class LookSAM(Looks):
@@ -23,10 +54,9 @@ class LookSAM(Looks):
     (nonfinite="skip"), it waits for that.
     """
 
-    passes = 2
     keeps = ("v",)
     hyperparameters = {
-        "rho": replace(RHO, default=0.1),
+        "rho": radius(0.1),
         "alpha": Hyperparameter("weight of the remembered part", default=0.7, search=Choice((0.5, 0.7, 1.0))),
         "k": Hyperparameter(
             "steps from one look to the next", default=10, low=1, integer=True, shared=True, search=Choice((2, 5, 10))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from mecam.optim._meta import ALPHA, BETA, RADIUS, Meta, check_weights
+from mecam.optim._meta import ALPHA, BETA, RADIUS, Meta
 from mecam.optim._passes import GradAt
 from mecam.optim.vector import Vector, unit
 
@@ -23,14 +20,7 @@ class MeCAM(Meta):
     """
 
     passes = 3
-    hyperparameters = {
-        "rho": RADIUS,
-        "alpha": ALPHA,
-        "beta": BETA,
-    }
-
-    def check(self, group: Mapping[str, Any]) -> None:
-        check_weights(type(self).__name__, group["alpha"], group["beta"])
+    hyperparameters = {"rho": RADIUS, "alpha": ALPHA, "beta": BETA}
 
     def gradient(self, grad_at: GradAt) -> Vector:
         rho, alpha, beta = self.values("rho", "alpha", "beta")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from mecam.hyperparameters import Choice, Hyperparameter
-from mecam.optim._options import RHO
+from mecam.optim._options import radius
 from mecam.optim._passes import GradAt
 from mecam.optim._two_passes import TwoPasses
 from mecam.optim.vector import Vector, unit
@@ -17,9 +15,8 @@ class SAGM(TwoPasses):
     g ← ½ g + ½ ∇f(θ + (ρ/‖g‖ − α) g)
     """
 
-    passes = 2
     hyperparameters = {
-        "rho": replace(RHO, default=0.05),
+        "rho": radius(0.05),
         "alpha": Hyperparameter(
             "step along the raw gradient against the perturbation", default=1e-3, search=Choice((5e-4, 1e-3))
         ),

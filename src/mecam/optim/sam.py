@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from mecam.optim._options import RHO
+from mecam.optim._options import radius
 from mecam.optim._passes import GradAt
 from mecam.optim._two_passes import TwoPasses
 from mecam.optim.asam import adaptive_ascent
@@ -21,12 +20,9 @@ class SAM(TwoPasses):
         adaptive: scale the ball by the weights, as ASAM does.
     """
 
-    passes = 2
     adaptive: bool
     options = {"adaptive": False}
-    hyperparameters = {
-        "rho": replace(RHO, default=0.05),
-    }
+    hyperparameters = {"rho": radius(0.05)}
 
     def gradient(self, grad_at: GradAt) -> Vector:
         (rho,) = self.values("rho")

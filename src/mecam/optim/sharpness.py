@@ -17,13 +17,12 @@ from mecam.optim._buffers import Buffers
 from mecam.optim._frameworks import refuse_accumulate, skips_backward
 from mecam.optim._frozen import Frozen
 from mecam.optim._hessian import REFUSAL, hutchinson
-from mecam.optim._masked import counts_on_device, unless_skipped
 from mecam.optim._options import Nonfinite, check_options, is_capturing, is_ddp, warn_of_half_precision
 from mecam.optim._passes import HOW_TO_STEP, Closure, GradAt, NoGradientError, Passes
 from mecam.optim._shards import is_distributed, local, refuse_flat_shards, reshard
 from mecam.optim._signature import complete, separate
 from mecam.optim._unseen import frames_compiled
-from mecam.optim._update import Update
+from mecam.optim._update import Update, counts_on_device, unless_skipped
 from mecam.optim._wrapper import Wrapper, hooked
 from mecam.optim.last import LastStep
 from mecam.optim.vector import Space, Vector
@@ -119,7 +118,7 @@ class SharpnessAware(Wrapper):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        complete(cls)
+        complete(cls, SharpnessAware)
 
     def check_settings(self, options: Mapping[str, Any]) -> None:
         """Refuse values of the method's own `options`."""
@@ -250,8 +249,10 @@ class SharpnessAware(Wrapper):
 
     def _begin(self, closure: Closure, scaler: torch.amp.GradScaler | None) -> tuple[Passes, Tensor | None]:
         """Prepare the passes of a step; also return the scaler's scale."""
-        if hessian_due := self._hessian_due():
-            self._refuse_hessian_in_a_group()
+        # DDP's own error (a leaf variable used in-place) is unclear
+        in_a_group = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if (hessian_due := self._hessian_due()) and in_a_group:
+            raise RuntimeError(REFUSAL)
         if self.local_perturbation:
             cast("Any", self.model).require_forward_param_sync = True  # no_sync ends the broadcast of buffers for good
         if not self._space.fits(self.param_groups):
@@ -333,11 +334,6 @@ class SharpnessAware(Wrapper):
     def _hessian_due(self) -> bool:
         base: Any = self.base_optimizer
         return self._wants_hessian and self.param_groups[0].get("step", 0) % base.update_period == 0
-
-    def _refuse_hessian_in_a_group(self) -> None:
-        """Refuse AdaHessian under DDP, whose own error (a leaf variable used in-place) is unclear."""
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            raise RuntimeError(REFUSAL)
 
     def _estimate_hessian(self) -> None:
         base: Any = self.base_optimizer

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from mecam.hyperparameters import Choice, Hyperparameter
-from mecam.optim._looks import Looks
-from mecam.optim._meta import ALPHA, BETA, RADIUS, Meta, check_weights
+from mecam.optim._meta import ALPHA, BETA, RADIUS, Meta
 from mecam.optim._passes import GradAt
 from mecam.optim.last import as_number
+from mecam.optim.looksam import Looks
 from mecam.optim.vector import Vector, ratio, unit
 
 
@@ -64,9 +63,6 @@ class ThinMeCAM(Looks, Meta):
             search=Choice((0.0, 0.1, 0.5, 1.0)),
         ),
     }
-
-    def check(self, group: Mapping[str, Any]) -> None:
-        check_weights(type(self).__name__, group["alpha"], group["beta"])
 
     def is_due(self) -> bool:
         taken = self.first("taken")

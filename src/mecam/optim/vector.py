@@ -15,16 +15,26 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from mecam.optim._rounding import MISSING_BITS, add_rounding_randomly
 from mecam.optim._shards import Meshes, is_distributed, local, meshes, sum_over
 
 EPSILON = 1e-12  # in n(v) = v / (||v|| + 1e-12), so that a zero gradient gives a zero perturbation
 CHUNK_BYTES = 1 << 25  # a temporary `v * device scalar` is made 32 MiB at a time: no parameter-sized buffer
+MISSING_BITS = {torch.bfloat16: 16, torch.float16: 13}  # of a float32's significand
 FLOAT16_MAX = torch.finfo(torch.float16).max
 
 Scalar = float | Tensor
 Block = list[Tensor | None]
 Tensors = list[Block]
+
+
+def _by_group(operation: Callable[[Any, Any], Any]) -> Callable[[PerGroup, Coefficient], PerGroup]:
+    def apply(self: PerGroup, other: Coefficient) -> PerGroup:
+        if isinstance(other, Vector):
+            return NotImplemented
+        others = other.values if isinstance(other, PerGroup) else (other,) * len(self.values)
+        return PerGroup(operation(a, b) for a, b in zip(self.values, others, strict=True))
+
+    return apply
 
 
 class PerGroup:
@@ -35,32 +45,15 @@ class PerGroup:
     def __init__(self, values: Iterable[Scalar]) -> None:
         self.values = tuple(values)
 
-    def _with(self, other: Coefficient, operation: Callable[[Any, Any], Any]) -> PerGroup:
-        others = other.values if isinstance(other, PerGroup) else (other,) * len(self.values)
-        return PerGroup(operation(a, b) for a, b in zip(self.values, others, strict=True))
-
-    def __add__(self, other: Coefficient) -> PerGroup:
-        return self._with(other, lambda a, b: a + b)
-
-    def __sub__(self, other: Coefficient) -> PerGroup:
-        return self._with(other, lambda a, b: a - b)
-
-    def __rsub__(self, other: Coefficient) -> PerGroup:
-        return self._with(other, lambda a, b: b - a)
-
-    def __mul__(self, other: Coefficient) -> PerGroup:
-        return NotImplemented if isinstance(other, Vector) else self._with(other, lambda a, b: a * b)
-
-    def __truediv__(self, other: Coefficient) -> PerGroup:
-        return self._with(other, lambda a, b: a / b)
-
-    def __rtruediv__(self, other: Coefficient) -> PerGroup:
-        return self._with(other, lambda a, b: b / a)
+    __add__ = __radd__ = _by_group(lambda a, b: a + b)
+    __sub__ = _by_group(lambda a, b: a - b)
+    __rsub__ = _by_group(lambda a, b: b - a)
+    __mul__ = __rmul__ = _by_group(lambda a, b: a * b)
+    __truediv__ = _by_group(lambda a, b: a / b)
+    __rtruediv__ = _by_group(lambda a, b: b / a)
 
     def __neg__(self) -> PerGroup:
-        return PerGroup(-a for a in self.values)
-
-    __radd__, __rmul__ = __add__, __mul__
+        return -1 * self
 
 
 Coefficient = float | Tensor | PerGroup
@@ -111,11 +104,7 @@ class Space:
 
     def weights(self) -> Vector:
         """Return the weights themselves, not a copy. Read them before they move."""
-        blocks = [
-            [local(p) for p in block] if kind.distributed else block
-            for kind, block in zip(self.kinds, self.blocks, strict=True)
-        ]
-        return Vector(self, [(1.0, cast("Tensors", blocks))])
+        return self.vector(lambda parameter: parameter)
 
 
 def _fingerprint(param_groups: Sequence[dict[str, Any]]) -> list[Any]:
@@ -191,30 +180,18 @@ class Vector:
                 if generator is None:
                     _add_scaled([w for w, _ in moved], [o for _, o in moved], scale)
                 elif moved:
-                    add_rounding_randomly([w for w, _ in moved], [o for _, o in moved], scale, generator)
+                    _add_rounding_randomly([w for w, _ in moved], [o for _, o in moved], scale, generator)
 
     def select(self, keep: Sequence[bool]) -> Vector:
         """Return the vector with tensors set to zero where `keep`, one flag per parameter, is False."""
         flags = iter(keep)
         chosen = [[next(flags) for _ in block] for block in self.space.blocks]
-        return Vector(
-            self.space,
-            [
-                (
-                    c,
-                    [
-                        [t if k else None for t, k in zip(b, ks, strict=True)]
-                        for b, ks in zip(tensors, chosen, strict=True)
-                    ],
-                )
-                for c, tensors in self.terms
-            ],
-        )
+        terms = [(c, _pairwise(lambda t, k: t if k else None, tensors, chosen)) for c, tensors in self.terms]
+        return Vector(self.space, terms)
 
     def within(self, other: Vector) -> Vector:
         """Return the vector with None where `other` has None."""
-        pairs = zip(self.tensors(), other.tensors(), strict=True)
-        parts: Tensors = [[None if t is None else s for s, t in zip(b, bs, strict=True)] for b, bs in pairs]
+        parts = _pairwise(lambda s, t: None if t is None else s, self.tensors(), other.tensors())
         return Vector(self.space, [(1.0, parts)])
 
     def items(self) -> Iterator[tuple[Tensor, Tensor | None]]:
@@ -228,6 +205,10 @@ class Vector:
     def _by_block(self) -> Iterator[list[tuple[Scalar, Block]]]:
         for index, kind in enumerate(self.space.kinds):
             yield [(_on_block(coefficient, kind), tensors[index]) for coefficient, tensors in self.terms]
+
+
+def _pairwise(operation: Callable[[Any, Any], Tensor | None], a: Sequence[Any], b: Sequence[Any]) -> Tensors:
+    return [[operation(s, t) for s, t in zip(x, y, strict=True)] for x, y in zip(a, b, strict=True)]
 
 
 def clones(tensors: list[Tensor]) -> list[Tensor]:
@@ -250,10 +231,7 @@ def unit(v: Vector) -> Vector:
 
 def times(a: Vector, b: Vector) -> Vector:
     """Return the elementwise product."""
-    pairs = zip(a.tensors(), b.tensors(), strict=True)
-    product: Tensors = [
-        [None if s is None or t is None else s * t for s, t in zip(x, y, strict=True)] for x, y in pairs
-    ]
+    product = _pairwise(lambda s, t: None if s is None or t is None else s * t, a.tensors(), b.tensors())
     return Vector(a.space, [(1.0, product)])
 
 
@@ -366,6 +344,31 @@ def _add_scaled(tensors: list[Tensor], others: list[Tensor], coefficient: Scalar
         return
     for part in _chunks(tensors):
         torch._foreach_add_(tensors[part], torch._foreach_mul(others[part], coefficient))
+
+
+def _add_rounding_randomly(
+    weights: Sequence[Tensor], offsets: Sequence[Tensor], scale: float | Tensor, generator: torch.Generator
+) -> None:
+    """weights <- weights + scale * offsets, each rounded up or down so that its expectation is exact."""
+    exact = torch.cat([weight.reshape(-1).float() for weight in weights])
+    exact += scale * torch.cat([offset.reshape(-1).float() for offset in offsets])
+    rounded = round_randomly(exact, weights[0].dtype, generator)
+    for weight, part in zip(weights, torch.split(rounded, [weight.numel() for weight in weights]), strict=True):
+        weight.copy_(part.view(weight.shape))
+
+
+def round_randomly(exact: Tensor, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
+    """Round float32 numbers to neighbours in `dtype`, the nearer one more often: the expectation is the number."""
+    bits = MISSING_BITS[dtype]
+    noise = torch.randint(1 << bits, exact.shape, dtype=torch.int32, device=exact.device, generator=generator)
+    rounded = ((exact.view(torch.int32) + noise) & -(1 << bits)).view(torch.float32)
+    if dtype == torch.float16:  # below its smallest normal number the spacing is constant
+        limits = torch.finfo(dtype)
+        spacing = limits.eps * limits.smallest_normal
+        rounded = torch.where(
+            exact.abs() < limits.smallest_normal, (exact / spacing + noise / (1 << bits)).floor() * spacing, rounded
+        )
+    return torch.where(exact.isfinite(), rounded, exact)
 
 
 def _chunks(tensors: Sequence[Tensor]) -> Iterator[slice]:

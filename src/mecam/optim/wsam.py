@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from mecam.hyperparameters import Choice, Hyperparameter
-from mecam.optim._options import RHO
+from mecam.optim._options import radius
 from mecam.optim._passes import GradAt
 from mecam.optim._two_passes import TwoPasses
 from mecam.optim.vector import Vector, unit
@@ -24,11 +22,10 @@ class WSAM(TwoPasses):
         decouple: move the weights by the sharpness term after the base optimizer's step, not through it.
     """
 
-    passes = 2
     decouple: bool
     options = {"decouple": True}
     hyperparameters = {
-        "rho": replace(RHO, default=0.05),
+        "rho": radius(0.05),
         "gamma": Hyperparameter(
             "weight of the sharpness; 0.5 is SAM", default=0.9, high=1, open_high=True, search=Choice((0.5, 0.8, 0.9))
         ),
