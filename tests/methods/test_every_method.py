@@ -193,3 +193,9 @@ def test_fewer_sources_than_a_method_needs_are_refused(data: ShapesSet) -> None:
     for name in (name for name, method in METHODS.items() if method.sources > 1):
         with pytest.raises(RecipeError, match=f"{name} needs at least 2 source domains, got 1"):
             run(Two(), method=name)  # type: ignore[arg-type]
+
+
+@EVERY
+def test_a_subclass_says_itself_whether_it_can_be_captured(name: str) -> None:
+    method = METHODS[name]
+    assert not method.capturable or "capturable" in vars(method), "training reads it from the class itself"

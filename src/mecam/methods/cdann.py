@@ -21,6 +21,7 @@ class CDANN(DANN):
 
     name = "cdann"
     compares = True
+    capturable = True
 
     def make_discriminator(self, features: int, setting: Setting) -> nn.Module:
         return Conditional(super().make_discriminator(features, setting), setting.classes, features)

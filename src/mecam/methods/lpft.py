@@ -22,6 +22,7 @@ class LPFT(ERM):
     """
 
     name = "lpft"
+    capturable = True
     hyperparameters = {
         "linear_steps": Hyperparameter("steps of the head alone; scaled down in runs shorter than 5,000 steps"),
         "linear_lr": Hyperparameter(

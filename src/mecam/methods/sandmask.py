@@ -19,6 +19,7 @@ class SANDMask(ANDMask):
     """
 
     name = "sandmask"
+    capturable = True
     hyperparameters = {
         "tau": Hyperparameter(
             "agreement above which an entry counts", high=1, open_high=True, search=Uniform(0, 0.999)
