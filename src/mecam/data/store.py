@@ -66,9 +66,10 @@ class Skipped:
 class Store:
     """A packed DomainSet. It can be pickled, as its path, and used after a fork."""
 
-    def __init__(self, path: Path | str) -> None:
-        """Open the store and verify all but the images."""
+    def __init__(self, path: Path | str, *, threads: int | None = None) -> None:
+        """Open the store and verify all but the images. An encoded store is decoded by `threads` threads."""
         self.path = Path(path)
+        self.threads = threads
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
         header = _read_header(self.path)
         try:
@@ -112,7 +113,7 @@ class Store:
         return f"Store({str(self.path)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Store, (self.path,)
+        return partial(Store, threads=self.threads), (self.path,)
 
     def labels(self, domain: int) -> NDArray[np.int64]:
         """Return the class index of each image of the domain."""
@@ -195,7 +196,7 @@ class Store:
     def _workers(self) -> ThreadPoolExecutor:
         """Return the threads of this process: a fork does not copy the parent's."""
         if self._pool is None or self._pool[0] != os.getpid():
-            self._pool = os.getpid(), ThreadPoolExecutor(available_cores())
+            self._pool = os.getpid(), ThreadPoolExecutor(self.threads or available_cores())
         return self._pool[1]
 
 
