@@ -58,6 +58,13 @@ class BetaStars:
     positive: float  # share of them where beta* > 0
     allowed: float  # share of them where 0 < beta* ≤ alpha, as the paper asks
 
+    def text(self) -> str:
+        """Return the shares as a sentence."""
+        return (
+            f"Proposition 3.5: beta* is positive in {self.positive:.0%} and in (0, alpha] in {self.allowed:.0%} of "
+            f"{self.defined} records."
+        )
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -122,10 +129,7 @@ class Summary:
                 "‖∇f‖ falls."
             )
         if self.betas is not None:
-            lines.append(
-                f"Proposition 3.5: beta* is positive in {self.betas.positive:.0%} and in (0, alpha] in "
-                f"{self.betas.allowed:.0%} of {self.betas.defined} records."
-            )
+            lines.append(self.betas.text())
         if self.extrapolated:
             lines.append(
                 f"Caution: f(θ−δ) is extrapolated in {self.extrapolated} of {self.records} records. With ReLUs the "
