@@ -30,7 +30,7 @@ def test_two_data_sets_are_set_against_each_other_with_the_published_averages_be
     figure = found(tmp_path)
     assert figure.data == ("PACS", "VLCS")
     adam, mecam = figure.methods  # sgd has no runs on VLCS; lowest first
-    assert (adam.name, adam.kind, mecam.name, mecam.kind) == ("ERM", "optimizer", "MeCAM", "MeCAM")
+    assert (adam.name, adam.kind, mecam.name, mecam.kind) == ("ERM", "optimizers", "MeCAM", "MeCAM")
     assert [point.mean for point in mecam.ours] == pytest.approx([82.0, 71.5])  # 80 + (0 + 1 + 2 + 3)/4, and seed 1
     assert mecam.ours[0].spread == pytest.approx(0.5 / 2**0.5)
     assert mecam.ours[1].spread is None
@@ -47,8 +47,8 @@ def test_one_data_set_is_enough_and_combinations_are_left_to_the_tables(tmp_path
         write_run(tmp_path, 0.85, data="PACS", target=target, method="fish")  # under SGD, its own
     assert [(method.name, method.kind) for method in found(tmp_path).methods] == [
         ("MeCAM", "MeCAM"),
-        ("Adam + CORAL", "method"),
-        ("Fish", "method"),
+        ("Adam + CORAL", "methods under Adam"),
+        ("Fish", "methods under Adam"),
     ]
 
 

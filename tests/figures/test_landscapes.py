@@ -71,4 +71,4 @@ def test_without_grids_the_command_names_the_runs_of_one_target_and_seed(tmp_pat
 def test_without_runs_the_command_trains_them(tmp_path: Path) -> None:
     with pytest.raises(Missing) as missing:
         found(tmp_path)
-    assert missing.value.command == landscapes.COMMAND
+    assert missing.value.command == "mecam bench recipes/figure4.toml --out RESULTS"

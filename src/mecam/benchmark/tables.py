@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -144,6 +144,13 @@ def rank_averages(table: Sequence[Row]) -> dict[Key, float]:
     return ranks
 
 
+def trial_averages(values: Mapping[tuple[str, int], float], targets: Collection[str]) -> list[float]:
+    """Return the mean over these targets for each seed that has all of them."""
+    seeds = sorted({seed for _, seed in values})
+    whole = [seed for seed in seeds if all((target, seed) in values for target in targets)]
+    return [statistics.fmean(values[target, seed] for target in targets) for seed in whole]
+
+
 def _rank(mean: float, column: Sequence[float]) -> float:
     """Return the rank of a mean in its ascending column; 1 is the largest, equal ones share."""
     below, up_to = bisect_left(column, mean), bisect_right(column, mean)
@@ -162,9 +169,9 @@ def _row(
     for target in targets:
         trials = [values[target, seed] for seed in seeds if (target, seed) in values]
         cells[target] = _cell(trials, len(trials), len(seeds) - len(trials), spread)
-    whole = [seed for seed in seeds if all((target, seed) in values for target in targets)]
-    averages = [statistics.fmean(values[target, seed] for target in targets) for seed in whole]
-    cells[AVERAGE] = _cell(averages, len(values), len(targets) * len(seeds) - len(values), spread)
+    cells[AVERAGE] = _cell(
+        trial_averages(values, targets), len(values), len(targets) * len(seeds) - len(values), spread
+    )
     return Row(key, cells, values, results)
 
 
