@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 from mecam.analysis._figure import new_figure
-from mecam.benchmark import departures as differences
+from mecam.benchmark import paper
 from mecam.benchmark.results import Result
 from mecam.benchmark.tables import AVERAGE, Key, Row, completeness_and_validation, rows
 from mecam.figures import _style
@@ -69,7 +69,7 @@ def draw(accuracies: Accuracies) -> Figure:
 
 def _standing(row: Row) -> tuple[int, int, float]:
     """Return the sort key of a setting: fewest departures from the published one, all runs, best validation."""
-    return -len(differences.fewest(differences.of_row(row))), *completeness_and_validation(row.results)
+    return -len(paper.fewest(paper.departures_of_row(row))), *completeness_and_validation(row.results)
 
 
 def _axes(complete: dict[str, dict[Key, Row]]) -> tuple[str, ...]:

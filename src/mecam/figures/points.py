@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mecam.benchmark import departures as differences
 from mecam.benchmark import paper
 from mecam.benchmark.tables import AVERAGE, SPREADS, Key, Row, trial_averages
 
@@ -108,6 +107,6 @@ def target_words(targets: Iterable[str], total: int) -> str:
 
 def departures(rows: Iterable[Row], but: Collection[str] = ()) -> str:
     """Return how the settings of these rows, `but` some, differ from the published ones, for a figure's footnote."""
-    words = dict.fromkeys(words for row in rows for words in differences.fewest(differences.of_row(row)))
+    words = dict.fromkeys(words for row in rows for words in paper.fewest(paper.departures_of_row(row)))
     shown = [each for each in words if each.split()[0] not in but]
     return f"ours: {'; '.join(shown)}" if shown else ""
