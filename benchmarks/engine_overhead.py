@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from machine import heading, publish, table
-from mecam.benchmark import view, worker
-from mecam.benchmark.experiment import run_missing
+from mecam.benchmark import worker
+from mecam.benchmark.experiment import run_missing, shown_and_logged
 from mecam.benchmark.local import LocalEngine
 from mecam.progress import Event
 from mecam.recipe import Recipe
@@ -87,7 +87,7 @@ def measure(recipes: list[Recipe], out: Path, device: str) -> tuple[dict[str, fl
         if event.kind == "done":
             times["done"], cpu["done"] = time.perf_counter(), sum(os.times()[:2])
 
-    with view.shown_and_logged(len(recipes), 0, out) as progress:
+    with shown_and_logged(len(recipes), 0, out) as progress:
 
         def both(event: Event) -> None:
             progress(event)

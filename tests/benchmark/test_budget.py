@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mecam.benchmark import records_file
-from mecam.benchmark.budget import Budget
+from mecam.benchmark.estimate import Budget
 from mecam.benchmark.experiment import run_missing
 from mecam.benchmark.jobs import Queue
 from mecam.benchmark.local import LocalEngine

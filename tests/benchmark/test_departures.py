@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from mecam.benchmark.departures import of_run
-from mecam.benchmark.paper import published
+from mecam.benchmark.paper import departures_of_run, published
 from mecam.benchmark.plan import expand
 from mecam.benchmark.plan import read as read_experiment
 from mecam.benchmark.render import render
@@ -20,7 +19,7 @@ from tests.benchmark.folders import write_run
 
 def departures(profile: str = "paper", **values: Any) -> list[str]:
     """How a run with these values on top of the profile differs from it."""
-    return of_run(Recipe(**{"data": "PACS", "target": "photo", "profile": profile, **values}), profile)
+    return departures_of_run(Recipe(**{"data": "PACS", "target": "photo", "profile": profile, **values}), profile)
 
 
 @pytest.mark.parametrize("data", ["PACS", "/x/VLCS", "office_home", "TerraIncognita", "DomainNet"])
@@ -91,7 +90,7 @@ def test_a_departure_is_named(values: dict[str, Any], said: list[str]) -> None:
 
 def test_what_is_left_to_an_optimizers_default_counts_as_that() -> None:
     by_hand = {"data": "OfficeHome", "target": "Art", "optimizer": "mecam", "profile": "domainbed"}
-    found = of_run(Recipe(**by_hand), "paper")
+    found = departures_of_run(Recipe(**by_hand), "paper")
     assert {"rho 0.1, not 0.2", "alpha 0.1, not 0.2"} <= set(found)
     assert not any(words.startswith("beta") for words in found)
 
@@ -147,7 +146,7 @@ def test_adam_matches_one_published_row_and_the_other_is_marked(tmp_path: Path) 
 
 def test_the_common_case_does_not_import_torch(tmp_path: Path) -> None:
     write_run(tmp_path, 0.8, data="/x/PACS", target="photo", optimizer="mecam")
-    code = f"""import sys; from pathlib import Path; from mecam.benchmark.summary import table
+    code = f"""import sys; from pathlib import Path; from mecam.benchmark.render import table
 print(table(Path({str(tmp_path)!r}), compare="paper")[0]); assert "torch" not in sys.modules"""
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert "backbone lite0, not resnet50" in said
@@ -159,4 +158,4 @@ def test_the_paper_on_resnet50v1_differs_in_the_network_alone() -> None:
     runs = expand(read_experiment(file).blocks, {"PACS": ("photo",)})
     first = [recipe for recipe in runs if recipe.seed == 0][:4]
     assert [recipe.optimizer for recipe in first] == ["adam", "mecam", "sam", "sagm"]
-    assert {tuple(of_run(recipe, "paper")) for recipe in first} == {("backbone resnet50v1, not resnet50",)}
+    assert {tuple(departures_of_run(recipe, "paper")) for recipe in first} == {("backbone resnet50v1, not resnet50",)}

@@ -15,8 +15,8 @@ import pytest
 from mecam.benchmark import local
 from mecam.benchmark.experiment import missing, run_missing, runs_of
 from mecam.benchmark.local import LocalEngine
+from mecam.benchmark.records_file import TIMING
 from mecam.benchmark.results import read
-from mecam.benchmark.timing import TIMING
 from mecam.benchmark.worker import log_tail, work
 from mecam.progress import Event
 from mecam.recipe import Recipe

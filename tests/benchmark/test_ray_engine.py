@@ -19,9 +19,9 @@ from mecam.benchmark import ray_engine as module
 from mecam.benchmark.experiment import missing, run_missing
 from mecam.benchmark.local import LocalEngine
 from mecam.benchmark.ray_engine import RayEngine
+from mecam.benchmark.records_file import TIMING
 from mecam.benchmark.results import read
 from mecam.benchmark.tables import rows
-from mecam.benchmark.timing import TIMING
 from mecam.benchmark.worker import log_tail
 from mecam.data.open import cache_folder
 from mecam.data.pack import pack

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mecam.benchmark import summary
 from mecam.benchmark.render import FORMS, render
+from mecam.benchmark.render import table as text_of
 from mecam.benchmark.results import read
 from mecam.benchmark.tables import AVERAGE, difference, rank_averages, rows
 from tests.benchmark.folders import write_run
@@ -109,7 +109,7 @@ def test_a_row_called_fish_is_fish(tmp_path: Path) -> None:
         ("fish", "sgd", "momentum=0.0"),
         ("fish", "sgd", "fish variant, momentum=0.9"),
     }
-    text, _ = summary.table(tmp_path)
+    text, _ = text_of(tmp_path)
     assert "fish variant: Fish itself takes its outer step by SGD without momentum and weight decay." in text
 
 

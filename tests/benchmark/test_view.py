@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mecam.benchmark.view import LOG, shown_and_logged
+from mecam.benchmark.experiment import LOG, shown_and_logged
 from mecam.progress import Event
 
 EVENTS = [

@@ -11,7 +11,7 @@ from mecam.figures.points import Missing
 from tests.benchmark.folders import write_run
 
 
-def found(out: Path) -> accuracy.Accuracies:
+def drawn(out: Path) -> accuracy.Accuracies:
     return accuracy.values(results.read(out)[0])
 
 
@@ -27,10 +27,10 @@ def write_all(out: Path, data: str, accuracies: dict[str, float], seeds: tuple[i
 def test_two_data_sets_are_set_against_each_other_with_the_published_averages_beside(tmp_path: Path) -> None:
     write_all(tmp_path, "VLCS", {"mecam": 0.7, "adam": 0.6})
     write_all(tmp_path, "PACS", {"mecam": 0.8, "adam": 0.75, "sgd": 0.7}, seeds=(0, 1))
-    figure = found(tmp_path)
+    figure = drawn(tmp_path)
     assert figure.data == ("PACS", "VLCS")
     adam, mecam = figure.methods  # sgd has no runs on VLCS; lowest first
-    assert (adam.name, adam.kind, mecam.name, mecam.kind) == ("ERM", "optimizer", "MeCAM", "MeCAM")
+    assert (adam.name, adam.kind, mecam.name, mecam.kind) == ("ERM", "optimizers", "MeCAM", "MeCAM")
     assert [point.mean for point in mecam.ours] == pytest.approx([82.0, 71.5])  # 80 + (0 + 1 + 2 + 3)/4, and seed 1
     assert mecam.ours[0].spread == pytest.approx(0.5 / 2**0.5)
     assert mecam.ours[1].spread is None
@@ -45,10 +45,10 @@ def test_one_data_set_is_enough_and_combinations_are_left_to_the_tables(tmp_path
         write_run(tmp_path, 0.9, data="PACS", target=target, method="coral", optimizer="mecam")
         write_run(tmp_path, 0.8, data="PACS", target=target, method="coral")
         write_run(tmp_path, 0.85, data="PACS", target=target, method="fish")  # under SGD, its own
-    assert [(method.name, method.kind) for method in found(tmp_path).methods] == [
+    assert [(method.name, method.kind) for method in drawn(tmp_path).methods] == [
         ("MeCAM", "MeCAM"),
-        ("Adam + CORAL", "method"),
-        ("Fish", "method"),
+        ("Adam + CORAL", "methods under Adam"),
+        ("Fish", "methods under Adam"),
     ]
 
 
@@ -56,7 +56,7 @@ def test_a_setting_is_chosen_by_source_validation_not_by_the_target(tmp_path: Pa
     for rho, accuracy_, validation in ((0.1, 0.5, 0.9), (0.2, 0.7, 0.8)):
         settings = {"rho": rho}
         write_run(tmp_path, accuracy_, validation=validation, optimizer="sam", optimizer_settings=settings)
-    [method] = found(tmp_path).methods
+    [method] = drawn(tmp_path).methods
     assert (method.ours[0].mean, method.published) == (50.0, None)
 
 
@@ -65,7 +65,7 @@ def test_the_published_setting_comes_before_better_validation(tmp_path: Path) ->
         same = {"data": "PACS", "target": target, "optimizer": "mecam", "profile": "paper"}
         write_run(tmp_path, 0.8, validation=0.8, **same)
         write_run(tmp_path, 0.9, validation=0.9, **same, steps=10_000)
-    figure = found(tmp_path)
+    figure = drawn(tmp_path)
     assert [method.ours[0].mean for method in figure.methods] == pytest.approx([80])
     assert figure.note == ""
 
@@ -75,20 +75,20 @@ def test_a_variant_of_a_method_is_not_the_method(tmp_path: Path) -> None:
         write_run(tmp_path, 0.8, data="PACS", target=target, method="fish")
         settings = {"momentum": 0.9}
         write_run(tmp_path, 0.7, data="PACS", target=target, method="fish", optimizer_settings=settings)
-    methods = [(method.name, method.published is None) for method in found(tmp_path).methods]
+    methods = [(method.name, method.published is None) for method in drawn(tmp_path).methods]
     assert methods == [("fish variant + sgd", True), ("Fish", False)]
 
 
 def test_an_average_over_some_targets_has_no_published_one_beside_it(tmp_path: Path) -> None:
     write_run(tmp_path, 0.5, data="PACS", target="sketch", optimizer="mecam")
-    [method] = found(tmp_path).methods
+    [method] = drawn(tmp_path).methods
     assert method.published is None
 
 
 def test_without_a_method_on_all_targets_there_is_no_figure(tmp_path: Path) -> None:
     write_run(tmp_path, None)
     with pytest.raises(Missing) as missing:
-        found(tmp_path)
+        drawn(tmp_path)
     assert missing.value.command_for(tmp_path / "a b") == (
         f"mecam bench recipes/figure1.toml --out '{tmp_path / 'a b'}'"
     )

@@ -13,7 +13,7 @@ from tests.benchmark.folders import write_run
 from tests.report import runs
 
 
-def found(out: Path) -> iterations.Iterations:
+def drawn(out: Path) -> iterations.Iterations:
     return iterations.values(results.read(out)[0])
 
 
@@ -25,7 +25,7 @@ def test_runs_of_several_lengths_make_a_line_with_the_spread_over_seeds(tmp_path
                 write_run(tmp_path, accuracy + seed / 50, optimizer="mecam", steps=steps, **common)
                 if steps == 1000:  # one length: no line
                     write_run(tmp_path, 0.5, optimizer="adam", **common)
-    figure = found(tmp_path)
+    figure = drawn(tmp_path)
     assert (figure.data, list(figure.panels)) == ("PACS", ["art_painting", "sketch"])
     assert iterations.LENGTHS in figure.note
     [line] = figure.panels["sketch"]
@@ -41,13 +41,13 @@ def test_runs_that_differ_in_more_than_their_length_make_no_line(tmp_path: Path)
     for steps in (100, 200):
         write_run(tmp_path, 0.5, optimizer="sam", steps=steps, evaluate_every=steps)
     with pytest.raises(Missing):
-        found(tmp_path)
+        drawn(tmp_path)
 
 
 def test_published_values_stand_where_we_have_runs_as_long(tmp_path: Path) -> None:
     for steps in (100, 200):
         write_run(tmp_path, 0.5, data="PACS", target="sketch", optimizer="mecam", steps=steps)
-    assert found(tmp_path).panels["sketch"][0].published == ()
+    assert drawn(tmp_path).panels["sketch"][0].published == ()
 
 
 def record(step: int, validation: float, target: float) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def test_without_lengths_the_records_of_each_run_are_drawn(tmp_path: Path) -> No
     runs.write_run(tmp_path, 0.5, domains=domains, target="art", averaging="swad")  # whose weights are not recorded
     damaged = runs.write_run(tmp_path, 0.5, domains=domains, target="photo", optimizer="sam")
     damaged.records_file.write_text("{}\n")
-    figure = found(tmp_path)
+    figure = drawn(tmp_path)
     assert iterations.PREFIXES in figure.note
     assert list(figure.panels) == ["art"]
     [line] = figure.panels["art"]
@@ -96,7 +96,7 @@ def test_no_more_lines_than_can_be_told_apart_the_papers_first(tmp_path: Path) -
     for optimizer in names:
         for steps in (1, 2):
             write_run(tmp_path, 0.5, optimizer=optimizer, steps=steps)
-    figure = found(tmp_path)
+    figure = drawn(tmp_path)
     shown = [line.optimizer for line in figure.panels["art"]]
     assert (len(shown), shown[:3]) == (8, ["adam", "sam", "mecam"])
     assert "2 more combinations are not drawn" in figure.note
@@ -105,4 +105,4 @@ def test_no_more_lines_than_can_be_told_apart_the_papers_first(tmp_path: Path) -
 def test_without_evaluations_there_is_no_figure(tmp_path: Path) -> None:
     write_run(tmp_path, 0.5)
     with pytest.raises(Missing, match="several evaluations"):
-        found(tmp_path)
+        drawn(tmp_path)

@@ -13,7 +13,7 @@ from tests.benchmark.folders import write_run
 from tests.report import runs
 
 
-def found(out: Path) -> landscapes.Landscapes:
+def drawn(out: Path) -> landscapes.Landscapes:
     return landscapes.values(out, results.read(out)[0])
 
 
@@ -31,7 +31,7 @@ def test_grids_over_the_same_images_and_directions_stand_side_by_side(tmp_path: 
     alone = write_run(tmp_path, 0.5, optimizer="gsam", target="sketch")
     save(alone, points=9)
     (alone / "landscape-b.npz").write_bytes(b"damaged")
-    figure = found(tmp_path)
+    figure = drawn(tmp_path)
     assert list(figure.grids) == ["ERM", "SAM", "MeCAM"]
     assert (figure.data, figure.target, figure.split) == ("shapes", "art", "train")
 
@@ -40,7 +40,7 @@ def test_of_two_settings_the_finer_grid_is_drawn_and_a_folder_below_is_searched(
     folder = write_run(tmp_path / "landscapes", 0.5)
     save(folder, points=3)
     save(folder, points=11, name="b")
-    assert found(tmp_path).grids["ERM"].loss.shape == (11, 11)
+    assert drawn(tmp_path).grids["ERM"].loss.shape == (11, 11)
 
 
 def test_a_line_or_a_grid_without_a_finite_loss_is_no_landscape(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_line_or_a_grid_without_a_finite_loss_is_no_landscape(tmp_path: Path) 
         saved = {"x": axis, "y": axis[:rows], "loss": loss, "done": np.isnan(loss), "setting": setting}
         np.savez(folder / f"landscape-{name}.npz", **saved)
     with pytest.raises(Missing):
-        found(tmp_path)
+        drawn(tmp_path)
 
 
 def test_without_grids_the_command_names_the_runs_of_one_target_and_seed(tmp_path: Path) -> None:
@@ -63,12 +63,12 @@ def test_without_grids_the_command_names_the_runs_of_one_target_and_seed(tmp_pat
     runs.write_run(tmp_path, 0.5, domains=domains, target="art", optimizer="sam", steps=5)
     runs.write_run(tmp_path, 0.5, domains=domains, target="photo", optimizer="sam")
     with pytest.raises(Missing) as missing:
-        found(tmp_path)
+        drawn(tmp_path)
     words = missing.value.command_for(tmp_path).split()
     assert words == ["mecam", "landscape", *map(str, paths), "--out", f"{tmp_path}/landscape"]
 
 
 def test_without_runs_the_command_trains_them(tmp_path: Path) -> None:
     with pytest.raises(Missing) as missing:
-        found(tmp_path)
-    assert missing.value.command == landscapes.COMMAND
+        drawn(tmp_path)
+    assert missing.value.command == "mecam bench recipes/figure4.toml --out RESULTS"

@@ -53,9 +53,9 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def figures(out: Path, folder: Path) -> list[str]:
-    said = CliRunner().invoke(app, ["figures", str(out), "--out", str(folder)])
-    assert said.exit_code == 0, said.output
-    return said.stdout.splitlines()
+    result = CliRunner().invoke(app, ["figures", str(out), "--out", str(folder)])
+    assert result.exit_code == 0, result.output
+    return result.stdout.splitlines()
 
 
 def test_every_figure_of_a_benchmark_is_written(out: Path, tmp_path: Path) -> None:
@@ -64,8 +64,8 @@ def test_every_figure_of_a_benchmark_is_written(out: Path, tmp_path: Path) -> No
     left_out = next(line for line in lines if "is left out" in line)
     assert left_out.startswith("Figure 4 is left out: no loss landscape was saved; run mecam landscape ")
     words = left_out.partition("run mecam ")[2].split()
-    said = CliRunner().invoke(app, [*words, "--steps", "3", "--images", "8", "--device", "cpu"])
-    assert said.exit_code == 0, said.output
+    result = CliRunner().invoke(app, [*words, "--steps", "3", "--images", "8", "--device", "cpu"])
+    assert result.exit_code == 0, result.output
     assert not any("is left out" in line for line in figures(out, tmp_path))
     for name in FIGURES:
         with Image.open(tmp_path / f"{name}.png") as image:
@@ -82,8 +82,8 @@ def test_the_last_selection_on_the_way_is_the_accuracy_of_the_run(out: Path) -> 
 
 
 def test_the_same_runs_give_the_same_bytes(out: Path) -> None:
-    found = results.read(out)[0]
-    assert images("figure3", out, found) == images("figure3", out, found)
+    finished = results.read(out)[0]
+    assert images("figure3", out, finished) == images("figure3", out, finished)
 
 
 def test_an_empty_folder_leaves_the_one_that_needs_no_runs(tmp_path: Path) -> None:
@@ -104,6 +104,6 @@ def test_names_are_not_formulas_and_runs_that_cannot_be_read_are_named(tmp_path:
 
 
 def test_a_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
-    said = CliRunner().invoke(app, ["figures", str(tmp_path / "none")])
-    assert said.exit_code == 2
-    assert "there is no folder" in said.output
+    result = CliRunner().invoke(app, ["figures", str(tmp_path / "none")])
+    assert result.exit_code == 2
+    assert "there is no folder" in result.output

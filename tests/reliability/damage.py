@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from mecam.benchmark.summary import table
+from mecam.benchmark.render import table
 from mecam.data import _writing
 from mecam.data.domains import DataError
 from mecam.data.pack import pack

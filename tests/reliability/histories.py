@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mecam.benchmark.summary import table
+from mecam.benchmark.render import table
 
 SHIM = Path(__file__).parent / "shim"
 SOURCE = Path(__file__).parents[2] / "src"

@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from mecam.benchmark.summary import table
+from mecam.benchmark.render import table
 from mecam.data.decode import decode
 from mecam.data.domains import DataError
 from mecam.data.folder import scan

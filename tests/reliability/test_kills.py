@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mecam.benchmark.summary import table
+from mecam.benchmark.render import table
 from mecam.data.open import open_data
 from mecam.data.pack import pack
 from mecam.recipe import Recipe

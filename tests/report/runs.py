@@ -33,7 +33,7 @@ def write_run(
     classes: list[str] = CLASSES,
     **values: Any,
 ) -> RunFolder:
-    """A run that found `accuracy`, or is not finished; `predicted` lists label, predicted class and confidence."""
+    """A run that reached `accuracy`, or is not finished; `predicted` lists label, predicted class and confidence."""
     recipe = Recipe(**values)
     folder = RunFolder(out / recipe.run_id)
     folder.begin(recipe.to_dict(), ENVIRONMENT, run_id=recipe.run_id)
@@ -53,6 +53,6 @@ def write_run(
                     "confidence": torch.tensor(columns[2]),
                 }
             )
-        found = {"selected_step": 20, "target_accuracy": accuracy, "splits": splits(domains, accuracy)}
-        folder.finish({**found, "data": fingerprint})
+        result = {"selected_step": 20, "target_accuracy": accuracy, "splits": splits(domains, accuracy)}
+        folder.finish({**result, "data": fingerprint})
     return folder

@@ -10,16 +10,14 @@ from typing import Any
 
 import pytest
 
-from mecam.analysis.curvature import At, Curvature
 from mecam.data.shapes import shapes
 from mecam.recipe import Recipe
 from mecam.report import write
 from mecam.report.content import Content, gather
 from mecam.report.curves import POINTS, curve, schedule
+from mecam.report.images import PAIRS, Thumbnails, predictions, samples
 from mecam.report.measured import SIDE, read_curvature, read_surface
-from mecam.report.mistakes import PAIRS, predictions
 from mecam.report.page import in_script
-from mecam.report.thumbnails import Thumbnails, samples
 from mecam.runs import RunError, RunFolder
 from tests.report.runs import CLASSES, splits, write_run
 
@@ -33,40 +31,40 @@ def read(out: Path) -> Content:
 def test_a_curve_is_thinned_and_keeps_its_ends() -> None:
     records = [{"step": step, "splits": splits(["a", "b", "c"], step / 1000)} for step in range(0, 1001, 5)]
     thinned = curve(records, "a")
-    assert len(thinned.steps) == POINTS
-    assert (thinned.steps[0], thinned.steps[-1]) == (0, 1000)
-    assert thinned.source_accuracy == pytest.approx([step / 10 for step in thinned.steps])
+    assert len(thinned["steps"]) == POINTS
+    assert (thinned["steps"][0], thinned["steps"][-1]) == (0, 1000)
+    assert thinned["source_accuracy"] == pytest.approx([step / 10 for step in thinned["steps"]])
 
 
 def test_a_curve_averages_the_sources_and_not_the_target() -> None:
     metrics = {"a in": 0.9, "a out": 0.8, "b in": 0.7, "b out": 0.2, "c in": 0.6, "c out": 0.4}
     record = {"step": 0, "splits": {name: {"accuracy": v, "loss": math.nan} for name, v in metrics.items()}}
-    found = curve([record], "a")
-    assert found.source_accuracy == pytest.approx([30])
-    assert found.target_accuracy == [90]
-    assert found.source_loss == found.target_loss == [None]
+    averaged = curve([record], "a")
+    assert averaged["source_accuracy"] == pytest.approx([30])
+    assert averaged["target_accuracy"] == [90]
+    assert averaged["source_loss"] == averaged["target_loss"] == [None]
 
 
 def test_a_run_whose_optimizer_is_not_known_here_has_a_schedule() -> None:
     settings = {"rho": 0.2}
-    assert schedule(Recipe(steps=8, optimizer="curvemecam", optimizer_settings=settings)).rho == [0.2, 0.2]
-    assert schedule(Recipe(steps=8, optimizer="curvemecam")).rho is None
+    assert schedule(Recipe(steps=8, optimizer="curvemecam", optimizer_settings=settings))["rho"] == [0.2, 0.2]
+    assert schedule(Recipe(steps=8, optimizer="curvemecam"))["rho"] is None
 
 
 def test_a_schedule_keeps_its_ends_and_the_end_of_its_warm_up() -> None:
-    found = schedule(Recipe(steps=1000, lr=0.01, lr_schedule="linear", warmup=33))
-    values = dict(zip(found.steps, found.lr, strict=True))
-    assert len(found.steps) <= POINTS + 2
+    rates = schedule(Recipe(steps=1000, lr=0.01, lr_schedule="linear", warmup=33))
+    values = dict(zip(rates["steps"], rates["lr"], strict=True))
+    assert len(rates["steps"]) <= POINTS + 2
     assert (values[0], values[32], values[33]) == pytest.approx((0.01 / 33, 0.01, 0.01), rel=1e-3)
     assert values[1000] == pytest.approx(0.01 / 968, rel=1e-3)
-    assert found.rho is None
+    assert rates["rho"] is None
 
 
 def test_what_is_constant_takes_two_points() -> None:
-    found = schedule(Recipe(steps=1000, lr=0.01, optimizer="mecam"))
-    assert (found.steps, found.lr, found.rho) == ([0, 1000], [0.01, 0.01], [0.1, 0.1])
-    found = schedule(Recipe(steps=8, optimizer="mecam", rho_schedule="inverse_sqrt"))
-    assert found.rho == pytest.approx([0.1 / math.sqrt(step + 1) for step in range(9)], rel=1e-3)
+    constant = schedule(Recipe(steps=1000, lr=0.01, optimizer="mecam"))
+    assert constant == {"steps": [0, 1000], "lr": [0.01, 0.01], "rho": [0.1, 0.1]}
+    falling = schedule(Recipe(steps=8, optimizer="mecam", rho_schedule="inverse_sqrt"))
+    assert falling["rho"] == pytest.approx([0.1 / math.sqrt(step + 1) for step in range(9)], rel=1e-3)
 
 
 def test_runs_of_a_row_are_those_behind_its_cells(tmp_path: Path) -> None:
@@ -76,11 +74,11 @@ def test_runs_of_a_row_are_those_behind_its_cells(tmp_path: Path) -> None:
                 values: dict[str, Any] = {"optimizer": "sam", "optimizer_settings": {"rho": rho}}
                 write_run(tmp_path, accuracy + seed / 10, domains=DOMAINS, target=target, seed=seed, **values)
     content = read(tmp_path)
-    assert [row.settings for row in content.rows] == ["rho=0.1", "rho=0.2"]
+    assert [row["settings"] for row in content.rows] == ["rho=0.1", "rho=0.2"]
     for row in content.rows:
-        behind = [content.runs[place] for place in row.runs]
-        assert [(run.target, run.seed) for run in behind] == [("art", 0), ("art", 1), ("photo", 0), ("photo", 1)]
-        assert sum(run.accuracy or 0 for run in behind) / 4 == pytest.approx(row.cells[-1].mean)
+        behind = [content.runs[place] for place in row["runs"]]
+        assert [(run["target"], run["seed"]) for run in behind] == [("art", 0), ("art", 1), ("photo", 0), ("photo", 1)]
+        assert sum(run["accuracy"] for run in behind) / 4 == pytest.approx(row["cells"][-1].mean)
     assert [[entry.values for entry in sweep.rows] for sweep in content.rho] == [[[0.1], [0.2]]]
 
 
@@ -93,15 +91,15 @@ def test_a_run_at_the_default_is_a_point_of_the_sweep(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_the_surest_ones_with_names_from_the_weights(tmp_path: Path) -> None:
-    said = [(0, 1, 0.5), (0, 0, 0.99), (1, 2, 0.9), (2, 1, 0.7)]
-    folder = write_run(tmp_path, 0.25, domains=DOMAINS, target="art", predicted=said)
-    found = predictions(folder, None, Thumbnails())
-    assert found is not None
-    assert found.classes == CLASSES
-    assert [(m.label, m.predicted, m.confidence, m.image) for m in found.mistakes] == [
+    predicted = [(0, 1, 0.5), (0, 0, 0.99), (1, 2, 0.9), (2, 1, 0.7)]
+    folder = write_run(tmp_path, 0.25, domains=DOMAINS, target="art", predicted=predicted)
+    summary = predictions(folder, None, Thumbnails())
+    assert summary is not None
+    assert summary["classes"] == CLASSES
+    assert [(m["label"], m["predicted"], m["confidence"], m["image"]) for m in summary["mistakes"]] == [
         (1, 2, 0.9, None), (2, 1, 0.7, None), (0, 1, 0.5, None),
     ]  # fmt: skip
-    assert sorted(found.counts) == [(0, 0, 1), (0, 1, 1), (1, 2, 1), (2, 1, 1)]
+    assert sorted(summary["counts"]) == [(0, 0, 1), (0, 1, 1), (1, 2, 1), (2, 1, 1)]
 
 
 def test_names_are_not_taken_from_weights_that_changed(tmp_path: Path) -> None:
@@ -110,41 +108,39 @@ def test_names_are_not_taken_from_weights_that_changed(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"model\.safetensors is damaged"):
         predictions(folder, None, Thumbnails())
     folder.model_file.unlink()
-    found = predictions(folder, None, Thumbnails())
-    assert found is not None
-    assert found.classes == ["class 0", "class 1"]
+    summary = predictions(folder, None, Thumbnails())
+    assert summary is not None
+    assert summary["classes"] == ["class 0", "class 1"]
 
 
 def test_of_many_classes_only_the_confusions_are_kept(tmp_path: Path) -> None:
-    said = [(label, (label + 1) % 50, 0.5) for label in range(50)] + [(7, 8, 0.5)] + [(3, 3, 0.5)] * 9
+    predicted = [(label, (label + 1) % 50, 0.5) for label in range(50)] + [(7, 8, 0.5)] + [(3, 3, 0.5)] * 9
     classes = [str(number) for number in range(50)]
-    folder = write_run(tmp_path, 0.25, domains=DOMAINS, target="art", predicted=said, classes=classes)
-    found = predictions(folder, None, Thumbnails())
-    assert found is not None
-    assert not found.whole
-    assert len(found.counts) == PAIRS
-    assert found.counts[0] == (7, 8, 2)
+    folder = write_run(tmp_path, 0.25, domains=DOMAINS, target="art", predicted=predicted, classes=classes)
+    summary = predictions(folder, None, Thumbnails())
+    assert summary is not None
+    assert not summary["whole"]
+    assert len(summary["counts"]) == PAIRS
+    assert summary["counts"][0] == (7, 8, 2)
 
 
 def test_images_are_shown_only_of_the_data_the_run_saw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MECAM_CACHE", str(tmp_path / "cache"))
-    said = [(0, 1, 0.5)]
+    predicted = [(0, 1, 0.5)]
     for seed, fingerprint in ((0, shapes().fingerprint), (1, "another")):
-        write_run(
-            tmp_path, 0.5, domains=DOMAINS, target="art", seed=seed, predicted=said, fingerprint=fingerprint
-        )  # fmt: skip
+        write_run(tmp_path, 0.5, domains=DOMAINS, target="art", seed=seed, predicted=predicted, fingerprint=fingerprint)
     content = gather(tmp_path, title="")
-    names = {run.seed: (run.predictions.mistakes[0].name, run.predictions.mistakes[0].image is None)
-             for run in content.runs if run.predictions}  # fmt: skip
+    mistakes = {run["seed"]: run["predictions"]["mistakes"][0] for run in content.runs}
+    names = {seed: (mistake["name"], mistake["image"] is None) for seed, mistake in mistakes.items()}
     assert names == {0: ("art/circle/0000.png", False), 1: ("image 0", True)}
 
 
 def test_thumbnails_are_embedded_once_and_up_to_a_limit() -> None:
     data = shapes(per_class=2)
     thumbnails = Thumbnails(most=20_000)
-    found = samples(data, thumbnails)
-    assert samples(data, thumbnails) == found
-    assert [domain.name for domain in found] == list(data.domains)
+    domains = samples(data, thumbnails)
+    assert samples(data, thumbnails) == domains
+    assert [domain["name"] for domain in domains] == list(data.domains)
     assert sum(map(len, thumbnails.images)) <= 20_000
     assert 0 < len(thumbnails.images) < 4 * 7
 
@@ -190,16 +186,7 @@ def test_a_curvature_of_another_shape_is_refused(tmp_path: Path, rho: Any) -> No
         read_curvature(tmp_path, 0)
 
 
-def test_the_curvature_that_analysis_measures_can_be_read(tmp_path: Path) -> None:
-    at = At(rho=0.1, plus=0.3, minus=0.1, numerator=0.4, signed=0.2, curvature=0.2, scaled=20.0)
-    measured = Curvature(loss=0.5, gradient_norm=1.0, at=(at,), data="art in", samples=10, dtype="float64")
-    (tmp_path / "curvature.json").write_text(json.dumps(measured.to_dict()))
-    found = read_curvature(tmp_path, 3)
-    assert found is not None
-    assert (found.run, found.split, found.rho, found.numerator) == (3, "art in", [0.1], [0.4])
-
-
-def test_damage_is_said_and_the_rest_shown(tmp_path: Path) -> None:
+def test_damage_is_reported_and_the_rest_shown(tmp_path: Path) -> None:
     for seed in range(4):
         write_run(tmp_path, 0.5, domains=DOMAINS, target="art", seed=seed, predicted=[(0, 1, 0.5)])
     write_run(tmp_path, None, domains=DOMAINS)
@@ -215,7 +202,7 @@ def test_damage_is_said_and_the_rest_shown(tmp_path: Path) -> None:
 
 def test_a_missing_figure_has_the_command_for_this_folder(tmp_path: Path) -> None:
     write_run(tmp_path, 0.5, domains=DOMAINS, target="art")
-    commands = [figure.command for figure in read(tmp_path).figures if figure.command]
+    commands = [figure["command"] for figure in read(tmp_path).figures if "command" in figure]
     assert f"mecam bench recipes/figure_rho.toml --out {tmp_path}" in commands
     assert not any("RESULTS" in command for command in commands)
 
@@ -225,7 +212,7 @@ def test_without_matplotlib_figures_are_a_note(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     content = read(tmp_path)
-    assert [figure.title for figure in content.figures if figure.image] == []
+    assert [figure["title"] for figure in content.figures if "image" in figure] == []
     [note] = content.notes
     assert note.startswith("the paper's figures are left out: plots need matplotlib (pip install")
 

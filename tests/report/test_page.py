@@ -327,12 +327,12 @@ def test_one_run(opened: Page, out: Path) -> None:
     opened.tab.locator("#board .open").first.click()
     opened.tab.get_by_role("button", name="Recipe and mistakes of shapes-art").click()
     folder = RunFolder(next(out.glob("shapes-art-*")))
-    found = folder.read_predictions()
+    columns = folder.read_predictions()
     matrix = torch.zeros(7, 7, dtype=torch.int64)
-    matrix.index_put_((found["label"], found["predicted"]), torch.tensor(1), accumulate=True)
+    matrix.index_put_((columns["label"], columns["predicted"]), torch.tensor(1), accumulate=True)
     shown = [int(text) for text in opened.texts(".confusion td:not(.share)")]
     assert shown == matrix.flatten().tolist()
-    wrong = found["confidence"][found["label"] != found["predicted"]]
+    wrong = columns["confidence"][columns["label"] != columns["predicted"]]
     assert f"{100 * wrong.max():.0f} % sure" in opened.texts(".mistakes li")[0]
     opened.tab.locator(".mistakes img").last.scroll_into_view_if_needed()
     opened.tab.wait_for_function("[...document.querySelectorAll('.mistakes img')].every((i) => i.naturalWidth === 32)")

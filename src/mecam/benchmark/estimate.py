@@ -1,18 +1,22 @@
-"""Estimate how long runs will take, from runs that were timed or from a few steps taken now."""
+"""Estimate how long runs take, from timed runs or from a few steps taken now; keep a benchmark in a time budget."""
 
 from __future__ import annotations
 
 import itertools
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
-from mecam.benchmark.budget import seconds_per_step
-from mecam.benchmark.timing import kind_of
+from mecam.benchmark.records_file import Record, read_measurements, read_timing
+from mecam.benchmark.results import DAMAGE
 from mecam.data.open import open_data
 from mecam.optim.registry import find as find_optimizer
 from mecam.progress import clock
-from mecam.recipe import Recipe
+from mecam.recipe import Recipe, recipe_of
+from mecam.runs import RunError, RunFolder
 from mecam.training.machine import find_machine
 from mecam.training.result import metrics, watched_splits
 from mecam.training.run import Run
@@ -20,6 +24,55 @@ from mecam.training.step import train_step
 
 SAMPLE = 64  # images of each split
 LONG = 3.0  # seconds
+Kind = tuple[object, ...]
+
+
+class Budget:
+    """Limit the time of a benchmark: start no run that is not expected to finish in time.
+
+    Args:
+        records: runs of another folder or machine, for kinds of runs that were not timed in `out`.
+        measure: names of the measurements after each run.
+    """
+
+    def __init__(
+        self, minutes: float, out: Path, *, records: Mapping[str, Record] | None = None, measure: Sequence[str] = ()
+    ) -> None:
+        if not minutes > 0:
+            raise ValueError(f"--minutes {minutes:g} is not allowed; it must be positive")
+        self.end = time.monotonic() + 60 * minutes
+        self.out, self.records, self.measure = out, records or {}, measure
+        self.refused = False  # whether a run did not fit
+
+    def left(self) -> float:
+        """Return the seconds that are left."""
+        return self.end - time.monotonic()
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether it kept a run from starting or finishing."""
+        return self.refused or self.left() <= 0
+
+    def fits(self, recipe: Recipe) -> bool:
+        """Return whether the run is expected to finish in time; True if no run of its kind was timed."""
+        fits = self.left() > (self.expected(recipe) or 0.0)
+        self.refused |= not fits
+        return fits
+
+    def expected(self, recipe: Recipe) -> float | None:
+        """Return the seconds that the rest of a run takes, measurements included; None if nothing like it was timed."""
+        here, elsewhere = _timed_in(self.out), _timed_records(self.records)
+        step = {**_means(elsewhere), **_means(here)}.get(_kind(recipe))
+        if step is None:
+            return None
+        folder, left = RunFolder(self.out / recipe.run_id), recipe.steps + 1
+        if folder.is_done():
+            left = 0
+        elif folder.exists() and (records := folder.read_records()):
+            left = recipe.steps - records[-1]["step"]
+        alike = [run for run in (*here, *elsewhere) if run.recipe.backbone == recipe.backbone]
+        measured = ([run.measured[name] for run in alike if name in run.measured] for name in self.measure)
+        return step * left + sum(statistics.fmean(times) for times in measured if times)
 
 
 def seconds(recipes: Sequence[Recipe], out: Path, device: str = "auto") -> dict[str, float]:
@@ -27,33 +80,76 @@ def seconds(recipes: Sequence[Recipe], out: Path, device: str = "auto") -> dict[
 
     Where steps are long, one is timed, and the others are estimated from it by their optimizers' passes.
     """
-    measured = seconds_per_step(out)
-    passes: dict[tuple[object, ...], float] = {}  # seconds of one, where they are long
+    steps = _means(_timed_in(out))
+    passes: dict[Kind, float] = {}  # seconds of one, where they are long
     times = {}
     for recipe in recipes:
-        kind, work = kind_of(recipe), (recipe.data, recipe.backbone, recipe.batch, recipe.image_size)
+        kind, work = _kind(recipe), (recipe.data, recipe.backbone, recipe.batch, recipe.image_size)
         count = find_optimizer(recipe.optimizer).passes
-        if kind not in measured:
-            measured[kind] = passes[work] * count if work in passes else _probe(recipe, device)
-            if measured[kind] > LONG:
-                passes.setdefault(work, measured[kind] / count)
-        times[recipe.run_id] = measured[kind] * (recipe.steps + 1)
+        if kind not in steps:
+            steps[kind] = passes[work] * count if work in passes else _probe(recipe, device)
+            if steps[kind] > LONG:
+                passes.setdefault(work, steps[kind] / count)
+        times[recipe.run_id] = steps[kind] * (recipe.steps + 1)
     return times
 
 
 def forecast(rest: Sequence[Recipe], done: int, out: Path, device: str) -> list[str]:
     """List the missing runs with their estimated time; `done` runs are not missing."""
-    taken: dict[str, float] = {}
+    times: dict[str, float] = {}
     reasons = []
     for data in dict.fromkeys(recipe.data for recipe in rest):
         try:
-            taken |= seconds([recipe for recipe in rest if recipe.data == data], out, device)
+            times |= seconds([recipe for recipe in rest if recipe.data == data], out, device)
         except (ValueError, ImportError, OSError) as error:  # no data, or no weights, on this machine
             reasons.append(f"time on {data} cannot be estimated: {error}")
-    lines = [f"{recipe.run_id}  {clock(taken[r]) if (r := recipe.run_id) in taken else '–'}" for recipe in rest]
-    total = f"{clock(sum(taken.values()))} in sequence" if taken or not rest else "time cannot be estimated"
-    among_all = f", for {len(taken)} of them" if reasons and taken else ""
+    lines = [f"{name}  {clock(times[name]) if name in times else '–'}" for name in (r.run_id for r in rest)]
+    total = f"{clock(sum(times.values()))} in sequence" if times or not rest else "time cannot be estimated"
+    among_all = f", for {len(times)} of them" if reasons and times else ""
     return [*lines, *reasons, f"{len(rest)} runs to do, {done} done; {total}{among_all}"]
+
+
+class _Timed(NamedTuple):
+    recipe: Recipe
+    step: float  # seconds per step, with its share of the evaluations
+    measured: Mapping[str, float]  # seconds by measurement
+
+
+def _timed_in(out: Path) -> list[_Timed]:
+    runs = []
+    for file in out.glob("*/run.json"):
+        with suppress(RunError, OSError, ArithmeticError, *DAMAGE):  # tables report these
+            if (timing := read_timing(folder := file.parent)) is not None:
+                measured = _seconds(read_measurements(folder))
+                runs.append(_Timed(recipe_of(folder), timing.seconds / timing.steps, measured))
+    return runs
+
+
+def _timed_records(records: Mapping[str, Record]) -> list[_Timed]:
+    runs = []
+    for record in records.values():
+        with suppress(*DAMAGE):
+            recipe = Recipe.from_dict(record.recipe)
+            if record.seconds is not None:
+                runs.append(_Timed(recipe, record.seconds / (recipe.steps + 1), _seconds(record.measurements)))
+    return runs
+
+
+def _seconds(measurements: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    return {name: values["seconds"] for name, values in measurements.items() if "seconds" in values}
+
+
+def _kind(recipe: Recipe) -> Kind:
+    """Return what the time of a step depends on."""
+    return recipe.data, recipe.backbone, recipe.method, recipe.optimizer, recipe.batch, recipe.image_size
+
+
+def _means(runs: Iterable[_Timed]) -> dict[Kind, float]:
+    """Return the mean time of a step by kind of run."""
+    times: dict[Kind, list[float]] = {}
+    for run in runs:
+        times.setdefault(_kind(run.recipe), []).append(run.step)
+    return {kind: statistics.fmean(values) for kind, values in times.items()}
 
 
 def _probe(recipe: Recipe, device: str) -> float:
@@ -63,21 +159,21 @@ def _probe(recipe: Recipe, device: str) -> float:
     few = {split: indices[:SAMPLE] for split, indices in splits.items()}
     share = sum(map(len, few.values())) / sum(map(len, splits.values()))
     steps = itertools.count()
-    evaluation = _timed(lambda: metrics(run, few)) / share
+    evaluation = _duration(lambda: metrics(run, few)) / share
 
     def step() -> None:
         if (loss := train_step(run, next(steps))) is not None:
             float(loss)  # waits for the device
 
-    return _timed(step) + evaluation / recipe.evaluate_every
+    return _duration(step) + evaluation / recipe.evaluate_every
 
 
-def _timed(work: Callable[[], object]) -> float:
+def _duration(work: Callable[[], object]) -> float:
     """Return the seconds of the third call, since the first ones warm up; of an earlier one if it is long."""
     for _ in range(3):
         start = time.perf_counter()
         work()
-        taken = time.perf_counter() - start
-        if taken > LONG:
+        duration = time.perf_counter() - start
+        if duration > LONG:
             break
-    return taken
+    return duration

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mecam.benchmark import plan, search, settings
-from mecam.benchmark.budget import Budget
+from mecam.benchmark.estimate import Budget
 from mecam.benchmark.jobs import Engine
 from mecam.benchmark.local import LocalEngine
 from mecam.benchmark.records_file import Record, add_records, read_measurements, read_records
 from mecam.data import known
 from mecam.data.domains import DataError, HasDomains, domain_index
 from mecam.data.open import locate, open_data
+from mecam.data.pack import OnError
 from mecam.methods import METHODS
-from mecam.progress import Event, Progress, silent
+from mecam.progress import Event, Progress, shown, silent
 from mecam.recipe import Recipe, RecipeError, assign, entry_kind, option
 from mecam.runs import RunFolder
 from mecam.training.build import check_parts
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
     from mecam.benchmark.ray_engine import RayEngine
 
 DEFAULT = {"target": plan.ALL, "seed": [0, 1, 2]}
+LOG = "bench.log"
+TASK = "benchmark"
 GRIDS = {"none": None, "paper": False, "ordered": True}
 
 
@@ -120,8 +126,7 @@ def runs_of(blocks: Sequence[Mapping[str, Any]], *, absent: bool = False) -> lis
     sets: dict[str, HasDomains] = {}
     skips = any(block.get("skip_unreadable", False) is not False for block in blocks)
     for name in plan.data_sets(blocks):
-        is_here = not (absent and is_absent(name))
-        sets[name] = open_data(name, on_error="skip" if skips else "refuse") if is_here else known.find(name)
+        sets[name] = _open(name, on_error="skip" if skips else "refuse", absent=absent)
     recipes = plan.expand(blocks, {name: data.domains for name, data in sets.items()})
     for data, target in {(recipe.data, recipe.target) for recipe in recipes}:
         if target is not None:
@@ -129,15 +134,13 @@ def runs_of(blocks: Sequence[Mapping[str, Any]], *, absent: bool = False) -> lis
     return recipes
 
 
-def is_absent(data: str) -> bool:
-    """Return whether this is the name of a benchmark that is not on this machine."""
-    if not known.is_known(data):
-        return False
-    try:
-        locate(data)
-    except DataError:
-        return True
-    return False
+def _open(data: str, *, on_error: OnError, absent: bool) -> HasDomains:
+    if absent and known.is_known(data):
+        try:
+            locate(data)
+        except DataError:
+            return known.find(data)
+    return open_data(data, on_error=on_error)
 
 
 def missing(
@@ -222,6 +225,46 @@ def run_missing(
     if rest:
         (engine or LocalEngine()).run(rest, out, note)
     return outcome
+
+
+@contextmanager
+def shown_and_logged(total: int, finished: int, out: Path) -> Iterator[Progress]:
+    """Yield the progress function for `bench`: a bar per run on a terminal, a line per event elsewhere.
+
+    Events other than progress also go to the log in `out`. A run that another process claims is reported at every
+    check, and shown once.
+    """
+    counts, elsewhere = Counter(done=finished), set[str]()
+    out.mkdir(parents=True, exist_ok=True)
+    with (
+        open(out / LOG, "a", encoding="utf-8") as log,
+        shown(lines=lambda e: e.kind != "progress" or e.task == TASK) as show,
+    ):
+
+        def board() -> Event:
+            failed = [f"{counts['failed']} failed"] if counts["failed"] else []
+            claimed = [f"{len(elsewhere)} in another process"] if elsewhere else []
+            return Event(TASK, counts["done"], total, "runs done", ", ".join(failed + claimed))
+
+        def progress(event: Event) -> None:
+            before = board()
+            known = event.kind == "elsewhere" and event.task in elsewhere
+            is_news = event.kind != "progress" and not known
+            counts[event.kind] += 1
+            if event.kind == "elsewhere":
+                elsewhere.add(event.task)
+            elif event.kind != "warning":
+                elsewhere.discard(event.task)
+            if is_news:
+                log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {event.line()}\n")
+                log.flush()
+            if is_news or event.kind == "progress":
+                show(event)
+            if board() != before:
+                show(board())
+
+        show(board())
+        yield progress
 
 
 def _values(name: str, words: Any) -> Any:

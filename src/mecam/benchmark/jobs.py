@@ -1,18 +1,19 @@
-"""The interface of engines, and the queue of runs that they share."""
+"""The interface of engines, and what they share: the queue of runs, retries and stopping."""
 
 from __future__ import annotations
 
 import time
-from collections import deque
+from abc import ABC, abstractmethod
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from mecam.progress import Progress
+from mecam.progress import Event, Progress
 from mecam.recipe import Recipe
 
 if TYPE_CHECKING:
-    from mecam.benchmark.budget import Budget
+    from mecam.benchmark.estimate import Budget
     from mecam.data.domains import DomainSet
 
 ELSEWHERE_EVERY = 2.0  # seconds between two checks of a run that another benchmark has claimed
@@ -57,6 +58,54 @@ class Queue:
     def rest(self) -> list[Recipe]:
         """Return all runs that were not taken."""
         return [*self.waiting, *(recipe for _, recipe in self.claimed), *self.late]
+
+
+class Driver(ABC):
+    """One benchmark on an engine: a queue, the runs that workers have, and how they are started and stopped."""
+
+    def __init__(self, recipes: Sequence[Recipe], progress: Progress, *, budget: Budget | None, retries: int) -> None:
+        self.queue, self.progress, self.retries = Queue(recipes, budget), progress, retries
+        self.lost: Counter[str] = Counter()  # attempts whose worker was lost
+        self.stopping = False
+
+    def drive(self) -> None:
+        """Hand out the runs until all have ended, the budget is used up or a signal arrives."""
+        from mecam.training.interrupt import StopSignals  # imports torch, which workers import on their own
+
+        with StopSignals() as signals:
+            while self.is_busy() or (self.queue and not self.stopping):
+                if (signals.received or self.queue.is_over()) and not self.stopping:
+                    self.stopping = True
+                    self.stop()
+                if not self.stopping:
+                    self.hand_out()
+                self.listen()
+
+    def lose(self, recipe: Recipe, why: str, worker: str = "") -> None:
+        """Retry a run whose worker was lost."""
+        self.lost[recipe.run_id] += 1
+        if self.stopping:
+            self.progress(Event(recipe.run_id, kind="stopped", text="not finished", worker=worker))
+        elif self.lost[recipe.run_id] > self.retries:
+            self.progress(Event(recipe.run_id, kind="failed", text=why, worker=worker))
+        else:
+            self.queue.waiting.append(recipe)
+
+    @abstractmethod
+    def is_busy(self) -> bool:
+        """Return whether there are runs to listen to."""
+
+    @abstractmethod
+    def hand_out(self) -> None:
+        """Start runs of the queue on free workers."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ask the runs to save themselves and end."""
+
+    @abstractmethod
+    def listen(self) -> None:
+        """Wait a moment for events, report them, and handle runs that have ended."""
 
 
 class Engine(Protocol):

@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -15,12 +14,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mecam.benchmark.jobs import AfterRun, Queue
+from mecam.benchmark.jobs import AfterRun, Driver
 from mecam.progress import ENDED, Event, Progress
 from mecam.recipe import Recipe
 
 if TYPE_CHECKING:
-    from mecam.benchmark.budget import Budget
+    from mecam.benchmark.estimate import Budget
 
 LISTEN_EVERY = 0.5  # seconds to wait for an event before looking around
 
@@ -64,55 +63,46 @@ class LocalEngine:
         self.retries, self.after, self.budget = retries, after, budget
 
     def run(self, recipes: Sequence[Recipe], out: Path, progress: Progress) -> None:
-        _Benchmark(self, out, progress).run(recipes)
-
-
-class _Benchmark:
-    """The state of one benchmark: the queue and the processes."""
-
-    def __init__(self, engine: LocalEngine, out: Path, progress: Progress) -> None:
-        self.engine, self.out, self.progress = engine, out, progress
-        self.queue = Queue((), engine.budget)
-        self.died: Counter[str] = Counter()
-        self.workers: list[_Worker] = []
-        self.stopping = False
-
-    def run(self, recipes: Sequence[Recipe]) -> None:
-        from mecam.training.interrupt import StopSignals  # imports torch, which workers import on their own
-
-        self.queue = Queue(recipes, self.engine.budget)
+        benchmark = _Benchmark(self, recipes, out, progress)
         try:
-            with StopSignals() as signals:
-                for number in range(min(self.engine.count, len(recipes))):
-                    self.workers.append(self._start(number))
-                while self._busy() or (self.queue and not self.stopping):
-                    if (signals.received or self.queue.is_over()) and not self.stopping:
-                        self.stopping = True
-                        for worker in self._busy():
-                            worker.process.terminate()  # its run saves itself
-                    if not self.stopping:
-                        self._hand_out()
-                    self._listen()
-            for recipe in self.queue.rest():
-                self.progress(Event(recipe.run_id, kind="stopped", text="not begun"))
+            benchmark.drive()
+            for recipe in benchmark.queue.rest():
+                progress(Event(recipe.run_id, kind="stopped", text="not begun"))
         finally:
-            self._end()
+            benchmark.end()
 
-    def _busy(self) -> list[_Worker]:
-        return [worker for worker in self.workers if worker.recipe is not None]
 
-    def _hand_out(self) -> None:
-        for number, worker in enumerate(self.workers):
-            if worker.recipe is not None or (recipe := self.queue.take()) is None:
+class _Benchmark(Driver):
+    def __init__(self, engine: LocalEngine, recipes: Sequence[Recipe], out: Path, progress: Progress) -> None:
+        super().__init__(recipes, progress, budget=engine.budget, retries=engine.retries)
+        self.engine, self.out = engine, out
+        self.workers: dict[int, _Worker] = {}
+
+    def busy(self) -> list[_Worker]:
+        return [worker for worker in self.workers.values() if worker.recipe is not None]
+
+    def is_busy(self) -> bool:
+        return bool(self.busy())
+
+    def hand_out(self) -> None:
+        for number in range(self.engine.count):
+            worker = self.workers.get(number)
+            if worker is not None and worker.recipe is not None:
                 continue
-            if not worker.process.is_alive():
+            if (recipe := self.queue.take()) is None:
+                break
+            if worker is None or not worker.process.is_alive():
                 worker = self.workers[number] = self._start(number)
             worker.recipe = recipe
             with contextlib.suppress(OSError):  # it died just now, which its pipe will show
                 worker.pipe.send((recipe.to_dict(), self.engine.after))
 
-    def _listen(self) -> None:
-        busy = self._busy()
+    def stop(self) -> None:
+        for worker in self.busy():
+            worker.process.terminate()  # its run saves itself
+
+    def listen(self) -> None:
+        busy = self.busy()
         for ready in wait([worker.pipe for worker in busy], timeout=LISTEN_EVERY):
             worker = next(worker for worker in busy if worker.pipe is ready)
             recipe = worker.recipe
@@ -121,29 +111,13 @@ class _Benchmark:
                 event: Event = worker.pipe.recv()
             except (EOFError, ConnectionResetError):
                 worker.recipe = None
-                self._bury(worker, recipe)
+                self.lose(recipe, f"its process died ({_join(worker.process)})", worker.name)
                 continue
             if event.kind in (*ENDED, "elsewhere"):
                 worker.recipe = None
             if event.kind == "elsewhere":
                 self.queue.check_later(recipe)
             self.progress(event)
-
-    def _bury(self, worker: _Worker, recipe: Recipe) -> None:
-        """Retry a run whose process died; another process is started when there is a run to take."""
-        worker.process.join(timeout=5)
-        if worker.process.is_alive():  # its pipe is closed, so it cannot be used
-            worker.process.kill()
-            worker.process.join()
-        code = worker.process.exitcode
-        self.died[recipe.run_id] += 1
-        if self.stopping:
-            self.progress(Event(recipe.run_id, kind="stopped", text="not finished", worker=worker.name))
-        elif self.died[recipe.run_id] <= self.engine.retries:
-            self.queue.waiting.append(recipe)
-        else:
-            how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
-            self.progress(Event(recipe.run_id, kind="failed", text=f"its process died ({how})", worker=worker.name))
 
     def _start(self, number: int) -> _Worker:
         context = multiprocessing.get_context("spawn")  # a fork of a process that has used CUDA or threads may hang
@@ -157,16 +131,26 @@ class _Benchmark:
         theirs.close()
         return _Worker(name, process, ours)
 
-    def _end(self) -> None:
-        for worker in self.workers:
+    def end(self) -> None:
+        for worker in self.workers.values():
             with contextlib.suppress(OSError):
                 worker.pipe.send(None)
             if worker.recipe is not None:  # the benchmark ends by an error, or by a second Ctrl-C
                 worker.process.terminate()
-        for worker in self.workers:
+        for worker in self.workers.values():
             worker.process.join(timeout=10)
             if worker.process.is_alive():
                 worker.process.kill()
+
+
+def _join(process: BaseProcess) -> str:
+    """Wait for a process whose pipe is closed; return how it ended."""
+    process.join(timeout=5)
+    if process.is_alive():  # it cannot be used any more
+        process.kill()
+        process.join()
+    code = process.exitcode
+    return f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit code {code}"
 
 
 def _serve(pipe: Connection, out: Path, device: str, threads: int, name: str) -> None:

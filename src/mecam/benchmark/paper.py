@@ -3,22 +3,26 @@
 They are from the tables in *Meta Curvature-Aware Minimization for Domain Generalization*: published/accuracy.csv.
 `source` distinguishes the authors' own figures from those they cite. Their "ERM" and "Adam" rows are one algorithm from
 two sources, and eight averages differ between the main and the supplementary tables: all are kept, each under its
-table's label. The settings behind a cell are those of a profile; mecam.benchmark.departures compares with them.
+table's label. The settings behind a cell are those of a profile, the one source of what our runs are compared with.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from mecam import profiles
-from mecam.benchmark.tables import AVERAGE, Key
+from mecam.benchmark.settings import registry
+from mecam.benchmark.tables import AVERAGE, Key, Row
 from mecam.near import plain
-from mecam.recipe import OPTIMIZERS
+from mecam.recipe import OPTIMIZERS, Recipe
 
 ALL = "Average"  # of the data sets, in the tables that have them side by side
 TARGETS = {  # as in the tables: as in the folders
@@ -30,6 +34,13 @@ TARGETS = {  # as in the tables: as in the folders
                   "Sketch": "sketch"},
 }  # fmt: skip
 SAME = {"adam": ("ERM", "Adam"), "yogi": ("YOGI",), "mecam": ("MeCAM",)}  # ours: theirs, where the spelling says little
+# the entries of a recipe that published results depend on; the others for sharpness-aware optimizers
+ENTRIES = (
+    "lr", "weight_decay", "dropout", "batch", "steps", "evaluate_every", "holdout", "selection",
+    "balanced", "augment", "lr_schedule", "warmup",
+)  # fmt: skip
+SHARPNESS_AWARE = ("base", "rho_schedule", "rho_warmup")
+SAME_NETWORK = ("resnet50", profiles.V1)
 
 
 @dataclass(frozen=True)
@@ -86,20 +97,81 @@ def beside(key: Key, target: str, data: str | None = None) -> list[Published]:
     return [cell for name in names for cell in _by_place().get((*place, name), ())]
 
 
-@cache
-def curvatures() -> dict[str, dict[float, float]]:
-    """Return the paper's Table 5: C by algorithm and rho, ResNet-50 on PACS; the split is not stated."""
+def curvature_beside(key: Key) -> dict[str, dict[float, float]]:
+    """Return the rows of the paper's Table 5 for this algorithm: C by rho of ResNet-50 on PACS, split not stated."""
+    names = _names(key.method, key.optimizer, key.averaging)
     with (files("mecam") / "published" / "curvature_pacs.csv").open(encoding="utf-8") as file:
         return {
-            line.pop("algorithm"): {float(name.removeprefix("rho_")): float(value) for name, value in line.items()}
+            algorithm: {float(name.removeprefix("rho_")): float(value) for name, value in line.items()}
             for line in csv.DictReader(file)
+            if plain(algorithm := line.pop("algorithm")) in names
         }
 
 
-def curvature_beside(key: Key) -> dict[str, dict[float, float]]:
-    """Return the rows of Table 5 for this row's algorithm."""
-    names = _names(key.method, key.optimizer, key.averaging)
-    return {name: values for name, values in curvatures().items() if plain(name) in names}
+def departures_of_row(row: Row) -> dict[str, list[str]]:
+    """List how the row's runs differ from each profile that is behind a published cell beside it.
+
+    A setting in which the runs differ among themselves was searched.
+    """
+    by_profile = {}
+    for profile in sorted({cell.profile for target in row.cells for cell in beside(row.key, target)}):
+        runs = [departures_of_run(result.recipe, profile) for result in row.results]
+        departures: dict[str, None] = {}
+        for words in itertools.chain.from_iterable(runs):
+            ours, _, theirs = words.partition(", not ")
+            searched = theirs and not all(words in run for run in runs)
+            departures[f"{ours.split()[0]} searched, not {theirs}" if searched else words] = None
+        by_profile[profile] = list(departures)
+    return by_profile
+
+
+def fewest(by_profile: Mapping[str, list[str]]) -> list[str]:
+    """Return the departures from the nearest profile; none where nothing was published."""
+    return min(by_profile.values(), key=len, default=[])
+
+
+def departures_of_run(recipe: Recipe, profile: str) -> list[str]:
+    """List the settings of a run that are not those of the profile."""
+    same = ["data", "target", "method", "averaging"]
+    if recipe.method != "fish":  # Fish is SGD's; under another optimizer it is a variant
+        same.append("optimizer")
+    expected = Recipe(**{name: getattr(recipe, name) for name in same}, profile=profile)
+    if recipe.optimizer != expected.optimizer:
+        return [f"optimizer {recipe.optimizer}, not {expected.optimizer}", *_network(recipe, expected)]
+    ours, theirs = _settings(recipe), _settings(expected)
+    differences = []
+    for name in dict.fromkeys((*ours, *theirs)):
+        table, _, setting = name.rpartition(".")
+        default = None
+        if name not in ours or name not in theirs:  # left out; rare, since the registry imports torch
+            default = registry(table).defaults(getattr(recipe, table)).get(setting)
+        mine, other = ours.get(name, default), theirs.get(name, default)
+        close = isinstance(mine, float) and isinstance(other, (int, float)) and math.isclose(mine, other)
+        if mine != other and not close:
+            differences.append(f"{setting} {_words(mine)}, not {_words(other)}")
+    return [*differences, *_network(recipe, expected)]
+
+
+def legend(among: Iterable[tuple[Row, Sequence[str]]]) -> str:
+    """Return what differs, each with the rows it holds for unless it holds for all of them.
+
+    A data set stands for all of its rows, and is left out if there is only one.
+    """
+    every: dict[str, list[str]] = {}  # labels of rows by data set
+    where: dict[str, dict[str, list[str]]] = {}  # the same, by difference
+    for row, differences in among:
+        if differences:
+            every.setdefault(row.key.data, []).append(row.key.label)
+        for each in differences:
+            where.setdefault(each, {}).setdefault(row.key.data, []).append(row.key.label)
+    parts = []
+    for words, some in where.items():
+        places = []
+        for data, labels in some.items():
+            place = f" on {data}" if len(every) > 1 else ""
+            places.append(data if labels == every[data] else f"{', '.join(labels)}{place}")
+        parts.append(words if some == every else f"{words} ({', '.join(places)})")
+    return "; ".join(parts)
 
 
 @cache
@@ -122,3 +194,43 @@ def _names(method: str, optimizer: str, averaging: str) -> list[str]:
         heads = [f"{name}{method}" for name in optimizers]
     tail = "" if averaging == "none" else averaging
     return [plain(f"{head}{tail}") for head in heads]
+
+
+def _settings(recipe: Recipe) -> dict[str, Any]:
+    """Return what a run's result depends on, its network aside."""
+    names = ENTRIES if recipe.optimizer in profiles.LR_RATIOS else (*ENTRIES, *SHARPNESS_AWARE)
+    entries = {name: getattr(recipe, name) for name in names}
+    known = profiles.OPTIMIZER_SETTINGS.get(recipe.optimizer, {})
+    tables = {
+        "optimizer": {**known, **recipe.optimizer_settings},
+        "method": recipe.method_settings,
+        "averaging": recipe.averaging_settings,
+    }
+    if recipe.optimizer in profiles.MECAM:
+        entries["virtual"] = recipe.virtual
+        tables["virtual"] = {} if recipe.virtual == "none" else recipe.virtual_settings
+    return entries | {f"{table}.{name}": value for table, values in tables.items() for name, value in values.items()}
+
+
+def _network(recipe: Recipe, expected: Recipe) -> list[str]:
+    """List how the network differs. A weights file of `resnet50` counts as the published one."""
+    differences = []
+    if recipe.backbone not in SAME_NETWORK:
+        differences.append(f"backbone {recipe.backbone}, not resnet50")
+    if recipe.image_size not in (None, expected.image_size):  # None: the backbone's own
+        differences.append(f"image_size {recipe.image_size}, not {expected.image_size}")
+    pretrained = recipe.pretrained
+    if pretrained is None:
+        pretrained = recipe.backbone.startswith(("timm/", "hf-hub:", "lite"))
+    starts = recipe.weights is not None or pretrained
+    if not starts:
+        differences.append("no ImageNet weights")
+    if not (starts if recipe.freeze_bn is None else recipe.freeze_bn):
+        differences.append("batch norm not frozen")
+    return differences
+
+
+def _words(value: Any) -> str:
+    if value is None:
+        return "the default"
+    return f"{value:g}" if isinstance(value, float) else str(value)

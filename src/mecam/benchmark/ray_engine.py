@@ -15,24 +15,22 @@ import tempfile
 import threading
 import time
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from mecam import __version__
 from mecam.benchmark._parcel import Parcel
-from mecam.benchmark.budget import Budget
-from mecam.benchmark.jobs import AfterRun, Queue
+from mecam.benchmark.estimate import Budget
+from mecam.benchmark.jobs import AfterRun, Driver
 from mecam.benchmark.worker import LOG, work
 from mecam.data.domains import DataError
 from mecam.progress import ENDED, Event, Progress
 from mecam.recipe import Recipe
 from mecam.runs import ClaimedError, RunError, RunFolder, claim, write_atomic
 from mecam.runs.claim import NAME as CLAIM
-from mecam.training.interrupt import StopSignals
 
 RUN, SESSIONS, DONE = "run.json", "sessions.jsonl", "done.json"
 LISTEN_EVERY = 0.25  # seconds between two looks at the mailbox
@@ -83,8 +81,7 @@ class RayEngine:
     def run(self, recipes: Sequence[Recipe], out: Path, progress: Progress) -> None:
         with _connected(self.address) as alone:
             self._check_room(alone)
-            with StopSignals() as signals:
-                _Benchmark(self, out, progress, self.shared or alone).run(recipes, signals)
+            _Benchmark(self, recipes, out, progress, self.shared or alone).run()
 
     def slots(self) -> int:
         """Return how many runs the cluster has room for at a time."""
@@ -106,55 +103,44 @@ class RayEngine:
         warnings.warn(f"{message}. Runs wait until such a node joins the cluster", stacklevel=3)
 
 
-@dataclass(frozen=True)
-class _Flight:
-    """A run on the cluster, and the claim that is held for it here."""
-
-    recipe: Recipe
-    claim: ExitStack
-
-
-class _Benchmark:
-    """The driver's state of one benchmark: the queue and the runs in flight."""
-
-    def __init__(self, engine: RayEngine, out: Path, progress: Progress, shared: bool) -> None:
+class _Benchmark(Driver):
+    def __init__(
+        self, engine: RayEngine, recipes: Sequence[Recipe], out: Path, progress: Progress, shared: bool
+    ) -> None:
+        super().__init__(recipes, progress, budget=engine.budget, retries=engine.retries)
         self.ray = _import_ray()
-        self.engine, self.out, self.progress, self.shared = engine, out.absolute(), progress, shared
-        self.queue = Queue((), engine.budget)
-        self.flights: dict[Any, _Flight] = {}  # by the Ray object that will hold the answer
-        self.lost: Counter[str] = Counter()
+        self.engine, self.out, self.shared = engine, out.absolute(), shared
+        # a run and the claim that is held for it here, by the Ray object that will hold the answer
+        self.flights: dict[Any, tuple[Recipe, ExitStack]] = {}
         self.parcels: dict[tuple[str, str], Parcel | None] = {}  # by data, and what to do with unreadable images
-        self.stopping = False
+        self.stop_by = float("inf")
         self.mailbox = _mailbox()
         # losses are counted here, where the claim is held: Ray itself retries nothing
         reserved = {"num_cpus": engine.cpus, "num_gpus": engine.gpus, "max_retries": 0}
         self.task = self.ray.remote(_run).options(name="mecam run", **reserved)
 
-    def run(self, recipes: Sequence[Recipe], signals: StopSignals) -> None:
-        self.queue, stop_by = Queue(recipes, self.engine.budget), float("inf")
+    def run(self) -> None:
         try:
-            while self.flights or (self.queue and not self.stopping):
-                if (signals.received or self.queue.is_over()) and not self.stopping:
-                    self.stopping, stop_by = True, time.monotonic() + GRACE
-                    for answer in self.flights:
-                        self.ray.cancel(answer)  # reaches a run as Ctrl-C does: it saves itself
-                if time.monotonic() > stop_by:
-                    break
-                if not self.stopping:
-                    self._start()
-                self._listen()
-            unfinished = [flight.recipe for flight in self.flights.values()]
-            for recipe in (*unfinished, *self.queue.rest()):
+            self.drive()
+            for recipe in (*(recipe for recipe, _ in self.flights.values()), *self.queue.rest()):
                 self.progress(Event(recipe.run_id, kind="stopped", text="not finished"))
         finally:
-            for answer, flight in self.flights.items():
+            for answer, (_, held) in self.flights.items():
                 with contextlib.suppress(Exception):  # the cluster may be gone
                     self.ray.cancel(answer, force=True)
-                flight.claim.close()
+                held.close()
             with contextlib.suppress(Exception):
                 self.ray.kill(self.mailbox)
 
-    def _start(self) -> None:
+    def is_busy(self) -> bool:
+        return bool(self.flights) and time.monotonic() < self.stop_by
+
+    def stop(self) -> None:
+        self.stop_by = time.monotonic() + GRACE
+        for answer in self.flights:
+            self.ray.cancel(answer)  # reaches a run as Ctrl-C does: it saves itself
+
+    def hand_out(self) -> None:
         """Hand runs to the cluster: as many as it has room for and, without a budget, as many again to choose from."""
         slots = self.engine.slots() if self.queue else 0
         room = min(2 * slots + 2 if self.engine.budget is None else max(slots, 1), MOST_IN_FLIGHT)
@@ -176,57 +162,49 @@ class _Benchmark:
                 if done and not (self.shared and self.engine.after is not None):  # by another benchmark, meanwhile
                     self.progress(Event(recipe.run_id, recipe.steps, recipe.steps, kind="done"))
                     continue
+                out, threads = self.out if self.shared else None, max(1, int(self.engine.cpus))
                 answer = self.task.remote(
-                    recipe,
-                    recipe.run_id,
-                    self.out if self.shared else None,
-                    self.engine.device,
-                    max(1, int(self.engine.cpus)),
-                    self.parcels[source],
-                    self.mailbox,
-                    self.engine.after,
+                    *(recipe, recipe.run_id, out, self.engine.device, threads),
+                    *(self.parcels[source], self.mailbox, self.engine.after),
                 )
-                self.flights[answer] = _Flight(recipe, held.pop_all())
+                self.flights[answer] = recipe, held.pop_all()
 
     def _wait_for(self, recipe: Recipe, worker: str = "") -> None:
         self.queue.check_later(recipe)
         self.progress(Event(recipe.run_id, kind="elsewhere", worker=worker))
 
-    def _listen(self) -> None:
-        """Report the events of the runs, and handle those that have ended."""
+    def listen(self) -> None:
         if not self.flights:
             time.sleep(LISTEN_EVERY)
             return
         ended, _ = self.ray.wait(list(self.flights), timeout=LISTEN_EVERY)
-        in_flight = {flight.recipe.run_id for flight in self.flights.values()}
+        in_flight = {recipe.run_id for recipe, _ in self.flights.values()}
         for sent in self.ray.get(self.mailbox.empty.remote()):
             event = Event(**sent)
             if event.task in in_flight:  # a process may outlive its node
                 self.progress(event)
         for answer in ended:
-            flight = self.flights.pop(answer)
-            with flight.claim:
-                self._land(flight.recipe, answer)
+            recipe, held = self.flights.pop(answer)
+            with held:
+                self._land(recipe, answer)
 
     def _land(self, recipe: Recipe, answer: Any) -> None:
         """Store the files of a run that came back, or retry it."""
-        errors = self.ray.exceptions
         try:
             returned = self.ray.get(answer)
-        except errors.RayTaskError as error:  # outside the run itself: its data, its package
+        except self.ray.exceptions.RayTaskError as error:  # outside the run itself: its data, its package
             text = f"{type(error.cause).__name__}: {error.cause}"
-            end, files = Event(recipe.run_id, kind="failed", text=text), {LOG: f"{error}\n".encode()}
-        except errors.RayError as error:
+            returned = Event(recipe.run_id, kind="failed", text=text), {LOG: f"{error}\n".encode()}
+        except self.ray.exceptions.RayError as error:
             self._lose(recipe, _first_line(error))
             return
-        else:
-            if returned is None:  # its node does not see the data
-                source = recipe.data, recipe.on_error
-                parcel = self.parcels[source]
-                self.parcels[source] = None if parcel is None else parcel.packed()
-                self.queue.waiting.appendleft(recipe)
-                return
-            end, files = returned
+        if returned is None:  # its node does not see the data
+            source = recipe.data, recipe.on_error
+            parcel = self.parcels[source]
+            self.parcels[source] = None if parcel is None else parcel.packed()
+            self.queue.waiting.appendleft(recipe)
+            return
+        end, files = returned
         if end.kind == "elsewhere":
             self._wait_for(recipe, end.worker)
             return
@@ -242,14 +220,7 @@ class _Benchmark:
         self.progress(end)
 
     def _lose(self, recipe: Recipe, why: str) -> None:
-        self.lost[recipe.run_id] += 1
-        if self.stopping:
-            self.progress(Event(recipe.run_id, kind="stopped", text="not finished"))
-        elif self.lost[recipe.run_id] > self.engine.retries:
-            message = f"its worker was lost {self.lost[recipe.run_id]} times; the last time: {why}"
-            self.progress(Event(recipe.run_id, kind="failed", text=message))
-        else:
-            self.queue.waiting.append(recipe)
+        self.lose(recipe, f"its worker was lost {self.retries + 1} times; the last time: {why}")
 
     def _keep(self, run_id: str, files: dict[str, bytes]) -> None:
         """Write the run's files. A run that did not finish leaves those of an earlier attempt, and their checkpoint."""
@@ -302,17 +273,12 @@ def _run(
     files: dict[str, bytes] = {}
     with tempfile.TemporaryDirectory(prefix="mecam-") as scratch:
         work(recipe, out or Path(scratch), device, report, worker, data=data, after=after)
-        if out is None:
-            files = _files(Path(scratch) / run_id)
+        if out is None:  # return all but the claim and the checkpoint
+            written = (file for file in (Path(scratch) / run_id).iterdir() if file.is_file())
+            files = {f.name: f.read_bytes() for f in written if not f.name.lstrip(".").startswith(CLAIM)}
     with contextlib.suppress(ray.exceptions.RayError):
         ray.get(mailbox.put.remote(None))  # calls arrive in order: all events are there before the end is
     return end, files
-
-
-def _files(folder: Path) -> dict[str, bytes]:
-    """Return the files of a run, without its claim and its checkpoint."""
-    written = (file for file in folder.iterdir() if file.is_file() and not file.name.lstrip(".").startswith(CLAIM))
-    return {file.name: file.read_bytes() for file in written}
 
 
 def _mailbox() -> Any:

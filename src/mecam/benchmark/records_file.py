@@ -13,16 +13,23 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mecam.benchmark.timing import read_timing
 from mecam.runs import RunError, RunFolder, read_json, write_atomic
 from mecam.splits import summarize
 
 MEASUREMENTS = "measurements.json"  # in a run's folder, by --measure
+TIMING = "timing.json"
+
+
+class Timing(NamedTuple):
+    """Training time of a run over its sessions, without those that were killed."""
+
+    seconds: float
+    steps: int
 
 
 class Evaluation(NamedTuple):
@@ -77,7 +84,10 @@ def add_records(path: Path, folders: Iterable[Path]) -> None:
 
 def write_records(path: Path, records: Mapping[str, Record]) -> None:
     """Write records in the order of their ids."""
-    lines = [f"{json.dumps(run_id)}: {json.dumps(_compact(records[run_id]))}" for run_id in sorted(records)]
+    lines = []
+    for run_id, record in sorted(records.items()):
+        values = {name: value for name, value in vars(record).items() if value not in (None, {}, "")}
+        lines.append(f"{json.dumps(run_id)}: {json.dumps(values)}")
     write_atomic(path, ("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
@@ -116,8 +126,19 @@ def read_measurements(path: Path) -> dict[str, Any]:
     return read_json(file) if file.exists() else {}
 
 
-def _compact(record: Record) -> dict[str, Any]:
-    return {name: value for name, value in vars(record).items() if value not in (None, {}, "")}
+def read_timing(path: Path) -> Timing | None:
+    """Return the training time of a run; None if it was not taken."""
+    with suppress(OSError, ValueError, TypeError):
+        return Timing(**json.loads((path / TIMING).read_bytes()))
+    return None
+
+
+def add_timing(path: Path, seconds: float, steps: int) -> None:
+    """Add the time of a session. A failure to write is ignored: the run is worth more than its time."""
+    before = read_timing(path) or Timing(0.0, 0)
+    content = json.dumps(Timing(before.seconds + seconds, before.steps + steps)._asdict())
+    with suppress(RunError, OSError):
+        write_atomic(path / TIMING, content.encode())
 
 
 @contextmanager

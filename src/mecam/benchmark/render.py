@@ -1,18 +1,33 @@
-"""Tables as text: for a terminal, Markdown, LaTeX, CSV, JSON."""
+"""Tables as text: for a terminal, Markdown, LaTeX, CSV, JSON. This needs no torch."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from mecam.benchmark import departures, paper
-from mecam.benchmark.tables import AVERAGE, Cell, Difference, Key, Row, Spread, difference, rank_averages
+from mecam.benchmark import paper, results
+from mecam.benchmark.tables import (
+    AVERAGE,
+    SPREADS,
+    Cell,
+    Difference,
+    Key,
+    Row,
+    Spread,
+    difference,
+    rank_averages,
+    rows,
+)
 from mecam.columns import aligned
+from mecam.recipe import Recipe, RecipeError
+from mecam.runs import RunError
 
 CAPTIONS = {
     "stderr": "standard error over trials (ddof 0)",
@@ -26,7 +41,46 @@ TEX = str.maketrans(
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     | {"±": r"$\pm$", "–": "--", "†": r"$\dagger$"}
 )
-Differences = Mapping[Key, Mapping[str, list[str]]]  # by row and profile: see mecam.benchmark.departures
+# departures by row and profile; empty without --compare
+Differences = Mapping[Key, Mapping[str, list[str]]]
+
+
+def table(
+    out: Path,
+    *,
+    form: str = "terminal",
+    spread: str = "stderr",
+    select: str = "none",
+    baseline: str | None = None,
+    compare: str | None = None,
+    accuracy: str = "selected",
+    only: Sequence[Recipe] | None = None,
+) -> tuple[str, list[str]]:
+    """Return the table of a folder or records file, or of these runs in it, and messages about it."""
+    for word, known, option in (
+        (spread, SPREADS, "spread"),
+        (select, ("none", "shared", "target"), "select"),
+        (accuracy, results.ACCURACIES, "accuracy"),
+    ):
+        if word not in known:
+            raise RecipeError(f"there is no {option} {word!r}; there are {', '.join(known)}")
+    if not out.exists():
+        raise RunError(f"there is no folder {out}, nor a records file; give the --out or --records of mecam bench")
+    runs, problems = results.read(out, accuracy=accuracy)  # type: ignore[arg-type]
+    if only is not None:
+        wanted = {recipe.run_id for recipe in only}
+        runs = [result for result in runs if result.path.name in wanted]
+    if not runs:
+        raise RunError(f"there is no run with a target in {out}" + "".join(f"; {problem}" for problem in problems))
+    table = rows(runs, spread=spread, select=select)  # type: ignore[arg-type]
+    notes = [results.SECOND_HALF] if accuracy == "second-half" else []
+    notes += [*results.changed_data(runs), *(_chosen(row) for row in table if row.chosen)]
+    if any(result.recipe.method in ("arm", "mtl") for result in runs):
+        notes.append("Predictions of ARM and MTL depend on the other images of a batch; their order is fixed here.")
+    if any(row.key.method_variant for row in table):
+        notes.append("fish variant: Fish itself takes its outer step by SGD without momentum and weight decay.")
+    text = render(table, form, spread=spread, baseline=baseline, compare=compare, notes=notes)  # type: ignore[arg-type]
+    return text, [*problems, *results.mixed_circumstances(runs), *(notes if form in ("csv", "json") else [])]
 
 
 def render(
@@ -49,19 +103,32 @@ def render(
         raise ValueError(f"there is no format {form!r}; there are {', '.join(FORMS)}")
     if compare not in (None, "paper"):
         raise ValueError(f"compare={compare!r} is not supported; use 'paper'")
-    against = _baselines(table, baseline)
-    differing = {row.key: departures.of_row(row) for row in table} if compare else None
-    if form == "json":
-        return json.dumps(_records(table, against, differing), indent=2)
-    if form == "csv":
-        return _csv(_records(table, against, differing))
+    against = {row.key.data: row for row in table if row.key.label == baseline}
+    if baseline is not None and not against:
+        labels = ", ".join(dict.fromkeys(row.key.label for row in table))
+        raise ValueError(f"there is no row {baseline!r} to compare with; there are {labels}")
+    differing = {row.key: paper.departures_of_row(row) for row in table} if compare else {}
+    if form in ("json", "csv"):
+        records = _records(table, against, differing)
+        return json.dumps(records, indent=2) if form == "json" else _csv(records)
     sets = dict.fromkeys(row.key.data for row in table)
-    grids = [_grid([row for row in table if row.key.data == data], baseline, against, differing) for data in sets]
+    grids = [_of_data([row for row in table if row.key.data == data], baseline, against, differing) for data in sets]
     if len(grids) > 1:
         grids.append(_across(table, differing))
     lines = [f"Accuracy on the unseen domain, percent: mean ± {CAPTIONS[spread]}.", *notes]
-    lines += [] if differing is None else _legend(table, differing)
+    if ours := paper.legend((row, paper.fewest(differing.get(row.key, {}))) for row in table):
+        lines.append(f"{OTHER}: differs from the published setting: {ours}.")
+    if theirs := paper.legend((row, each) for row in table for each in _elsewhere([row], differing).values()):
+        lines.append(f"{OTHER} on a published row: its settings differ from ours: {theirs}.")
     return _TEXTS[form](grids, " ".join(lines))
+
+
+def _chosen(row: Row) -> str:
+    """Return the point that a grid search chose, and whether it has beta <= alpha, as the paper's optima do."""
+    settings, ordered = row.results[0].recipe.optimizer_settings, ""
+    if "alpha" in settings and "beta" in settings:
+        ordered = ", beta <= alpha" if settings["beta"] <= settings["alpha"] else ", beta > alpha"
+    return f"{row.key.label} on {row.key.data}: {row.chosen} chosen by source validation{ordered}."
 
 
 @dataclass(frozen=True)
@@ -82,82 +149,79 @@ def cell_words(cell: Cell) -> str:
     return f"{cell.mean:.1f}{spread}" + (f" ({cell.missing} missing)" if cell.missing else "")
 
 
-def difference_words(row: Row, baselines: Mapping[str, Row]) -> str:
-    gap = _difference(row, baselines)
-    return "–" if gap is None else f"{gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}], n={gap.pairs}"
+@dataclass(frozen=True)
+class Line:
+    """A row of a grid: its cells, further columns, and the published rows below it."""
+
+    label: str
+    cells: Sequence[Cell]
+    further: Sequence[str] = ()
+    below: Sequence[list[str]] = ()
 
 
-def _baselines(table: Sequence[Row], label: str | None) -> dict[str, Row]:
-    """Return the row to take differences to, by data set."""
-    baselines = {row.key.data: row for row in table if row.key.label == label}
-    if label is not None and not baselines:
-        labels = ", ".join(dict.fromkeys(row.key.label for row in table))
-        raise ValueError(f"there is no row {label!r} to compare with; there are {labels}")
-    return baselines
-
-
-def _grid(rows: Sequence[Row], baseline: str | None, against: Mapping[str, Row], differing: Differences | None) -> Grid:
-    targets, ranks = list(rows[0].cells), rank_averages(rows)
-    header = ["", *targets, "rank", "runs"]
-    if baseline is not None:
-        header.append(f"minus {baseline} [95 % CI]")
+def _grid(title: str, header: Sequence[str], lines: Sequence[Line]) -> Grid:
     body: list[list[str]] = []
     places = []
-    for row in rows:
+    for line in lines:
         places.append(len(body))
-        rank = f"{ranks[row.key]:.1f}" if row.key in ranks else "–"
-        cells = [cell_words(row.cells[target]) for target in targets]
-        line = [_marked(row.key.label, [row], differing), *cells, rank, str(row.cells[AVERAGE].runs)]
-        if baseline is not None:
-            line.append(difference_words(row, against))
-        body.append(line)
-        if differing is not None:
-            columns = [(row.key.data, target) for target in targets]
-            body += _published(row.key, columns, len(header), _elsewhere([row], differing))
-    means = [[row.cells[target].mean for row in rows] for target in targets]
+        body += [[line.label, *map(cell_words, line.cells), *line.further], *line.below]
+    means = [[line.cells[column].mean for line in lines] for column in range(len(lines[0].cells))]
     best = {(places[number], column) for column, among in enumerate(means, start=1) for number in _best(among)}
-    return Grid(rows[0].key.data, header, body, best)
+    return Grid(title, ["", *header], body, best)
 
 
-def _across(table: Sequence[Row], differing: Differences | None) -> Grid:
+def _of_data(rows: Sequence[Row], baseline: str | None, against: Mapping[str, Row], differing: Differences) -> Grid:
+    """Return the rows of one data set."""
+    data, targets, ranks = rows[0].key.data, list(rows[0].cells), rank_averages(rows)
+    header = [*targets, "rank", "runs", *([] if baseline is None else [f"minus {baseline} [95 % CI]"])]
+    lines = []
+    for row in rows:
+        further = [f"{ranks[row.key]:.1f}" if row.key in ranks else "–", str(row.cells[AVERAGE].runs)]
+        if baseline is not None:
+            gap = _difference(row, against)
+            further.append("–" if gap is None else f"{gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}], n={gap.pairs}")
+        below = _published([row], [(data, target) for target in targets], len(header), differing)
+        lines.append(Line(_marked(row.key.label, [row], differing), list(row.cells.values()), further, below))
+    return _grid(data, header, lines)
+
+
+def _across(table: Sequence[Row], differing: Differences) -> Grid:
     """Return the averages of all data sets side by side."""
     sets = list(dict.fromkeys(row.key.data for row in table))
     groups: dict[str, dict[str, Row]] = {}
     for row in table:
         groups.setdefault(row.key.label, {})[row.key.data] = row
-    body: list[list[str]] = []
-    places, averages = [], []
+    lines = []
     for label, by_data in groups.items():
-        places.append(len(body))
-        cells = [by_data[data].cells[AVERAGE] if data in by_data else Cell(None, None, 0, 0) for data in sets]
-        means = [cell.mean for cell in cells]
-        total = statistics.fmean(mean for mean in means if mean is not None) if None not in means else None
-        averages.append([*means, total])
         rows = list(by_data.values())
-        body.append([_marked(label, rows, differing), *map(cell_words, cells), cell_words(Cell(total, None, 0, 0))])
-        if differing is not None:
-            columns = [(data, AVERAGE) for data in (*sets, paper.ALL)]
-            lines = _published(rows[0].key, columns, len(sets) + 2, _elsewhere(rows, differing))
-            body += [line for line in lines if sum(map(bool, line[1:])) > 1]  # of tables with several data sets
-    by_column = enumerate(zip(*averages, strict=True), start=1)
-    best = {(places[number], column) for column, among in by_column for number in _best(among)}
-    return Grid("all data sets", ["", *sets, AVERAGE], body, best)
+        cells = [by_data[data].cells[AVERAGE] if data in by_data else Cell(None, None, 0, 0) for data in sets]
+        means = [cell.mean for cell in cells if cell.mean is not None]
+        total = Cell(statistics.fmean(means) if len(means) == len(sets) else None, None, 0, 0)
+        published = _published(rows, [(data, AVERAGE) for data in (*sets, paper.ALL)], len(sets) + 1, differing)
+        below = [line for line in published if sum(map(bool, line[1:])) > 1]  # of tables with several data sets
+        lines.append(Line(_marked(label, rows, differing), [*cells, total], below=below))
+    return _grid("all data sets", [*sets, AVERAGE], lines)
 
 
 def _published(
-    key: Key, columns: Sequence[tuple[str, str]], width: int, elsewhere: Mapping[str, object]
+    rows: Sequence[Row], columns: Sequence[tuple[str, str]], width: int, differing: Differences
 ) -> list[list[str]]:
-    """Return the published rows of this algorithm, one per table and source; a column is a data set and a target.
+    """Return the published rows of an algorithm, one per table and source; a column is a data set and a target.
 
-    Those of the profiles in `elsewhere` are marked.
+    Those whose settings are not those of our rows are marked.
     """
-    cells = [paper.beside(key, target, data) for data, target in columns]
+    if not differing:
+        return []
+    cells, elsewhere = (
+        [paper.beside(rows[0].key, target, data) for data, target in columns],
+        _elsewhere(rows, differing),
+    )
     lines = []
     for origin in dict.fromkeys(_origin(cell) for column in cells for cell in column):
         matches = [next((cell for cell in column if _origin(cell) == origin), None) for column in cells]
         words = ["" if cell is None else cell_words(Cell(cell.mean, cell.spread, 0, 0)) for cell in matches]
         mark = f" {OTHER}" if any(cell is not None and cell.profile in elsewhere for cell in matches) else ""
-        lines.append([f"  paper: {origin}{mark}", *words, *[""] * (width - len(words) - 1)])
+        lines.append([f"  paper: {origin}{mark}", *words, *[""] * (width - len(words))])
     return lines
 
 
@@ -170,65 +234,58 @@ def _best(means: Sequence[float | None]) -> list[int]:
     if len(means) < 2:
         return []
     rounded = [None if mean is None else round(mean, 1) for mean in means]
-    top = max((mean for mean in rounded if mean is not None), default=None)
-    return [place for place, mean in enumerate(rounded) if mean is not None and mean == top]
+    top = max((mean for mean in rounded if mean is not None), default=math.nan)
+    return [place for place, mean in enumerate(rounded) if mean == top]
 
 
-def _marked(label: str, rows: Sequence[Row], differing: Differences | None) -> str:
+def _marked(label: str, rows: Sequence[Row], differing: Differences) -> str:
     """Mark a label whose rows have the settings of no published row."""
-    marked = differing is not None and any(departures.fewest(differing[row.key]) for row in rows)
-    return f"{label} {OTHER}" if marked else label
+    return f"{label} {OTHER}" if any(paper.fewest(differing.get(row.key, {})) for row in rows) else label
 
 
 def _elsewhere(rows: Sequence[Row], differing: Differences) -> dict[str, list[str]]:
     """Return the profiles that rows differ from although they have the settings of another published row."""
-    alike = [differing[row.key] for row in rows if not departures.fewest(differing[row.key])]
-    return {profile: words for by_profile in alike for profile, words in by_profile.items() if words}
-
-
-def _legend(table: Sequence[Row], differing: Differences) -> list[str]:
-    ours = departures.legend((row, departures.fewest(differing[row.key])) for row in table)
-    theirs = departures.legend((row, words) for row in table for words in _elsewhere([row], differing).values())
-    lines = [f"{OTHER}: differs from the published setting: {ours}."] if ours else []
-    return [*lines, f"{OTHER} on a published row: its settings differ from ours: {theirs}."] if theirs else lines
+    alike = (differing.get(row.key, {}) for row in rows)
+    return {
+        profile: words
+        for by_profile in alike
+        if not paper.fewest(by_profile)
+        for profile, words in by_profile.items()
+        if words
+    }
 
 
 def _difference(row: Row, against: Mapping[str, Row]) -> Difference | None:
     return difference(row, against[row.key.data]) if row.key.data in against else None
 
 
-def _records(table: Sequence[Row], against: Mapping[str, Row], differing: Differences | None) -> list[dict[str, Any]]:
+def _records(table: Sequence[Row], against: Mapping[str, Row], differing: Differences) -> list[dict[str, Any]]:
     """Return a record per cell; rank and difference of a row are with its average."""
     ranks, records = rank_averages(table), []
     for row in table:
+        variants = [f"{row.key.method} variant" if row.key.method_variant else "", row.key.variant or row.chosen]
         for target, cell in row.cells.items():
             whole = target == AVERAGE
             record = {
                 "data": row.key.data,
                 "target": target,
                 **{name: getattr(row.key, name) for name in ("method", "optimizer", "averaging")},
-                "variant": _variant(row),
+                "variant": ", ".join(filter(None, variants)),
                 **vars(cell),
                 "rank": ranks.get(row.key) if whole else None,
             }
             if against:
                 difference = _difference(row, against) if whole else None
                 record["difference"] = None if difference is None else vars(difference)
-            if differing is not None:
+            if differing:
                 differs = differing[row.key]
-                record["differs"] = departures.fewest(differs)
+                record["differs"] = paper.fewest(differs)
                 record["published"] = [
                     {"mean": p.mean, "spread": p.spread, "from": _origin(p), "differs": differs[p.profile]}
                     for p in paper.beside(row.key, target)
                 ]
             records.append(record)
     return records
-
-
-def _variant(row: Row) -> str:
-    """Return the settings of a row, with a note if its method is a variant."""
-    parts = [f"{row.key.method} variant"] if row.key.method_variant else []
-    return ", ".join([*parts, *filter(None, [row.key.variant or row.chosen])])
 
 
 def _csv(records: Sequence[dict[str, Any]]) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from mecam.benchmark import records_file
-from mecam.benchmark.records_file import Evaluation, Record
+from mecam.benchmark.records_file import Record
 from mecam.recipe import Recipe, recipe_of, spelled
 from mecam.runs import RunError, RunFolder, runs_in
 from mecam.runs.sessions import circumstances, differing
@@ -50,8 +50,13 @@ class Result:
     @property
     def variant(self) -> dict[str, Any]:
         """All of the recipe that has no column of its own, flat."""
-        columns = ("data", "target", "method", "optimizer", "averaging", "seed")
-        return dict(_flat({name: value for name, value in vars(self.recipe).items() if name not in columns}))
+        flat: dict[str, Any] = {}
+        for name, value in vars(self.recipe).items():
+            if isinstance(value, dict):
+                flat |= {f"{name}.{setting}": chosen for setting, chosen in value.items()}
+            elif name not in ("data", "target", "method", "optimizer", "averaging", "seed"):
+                flat[name] = value
+        return flat
 
 
 def read(out: Path | str, *, accuracy: Accuracy = "selected") -> tuple[list[Result], list[str]]:
@@ -62,7 +67,11 @@ def read(out: Path | str, *, accuracy: Accuracy = "selected") -> tuple[list[Resu
             second half of training, none of them chosen; runs whose weights are an average are left out.
     """
     out, half = Path(out), accuracy == "second-half"
-    every, problems = _read_records(out, half=half) if out.is_file() else read_runs(runs_in(out), half=half)
+    if out.is_file():
+        records = {out / run_id: record for run_id, record in sorted(records_file.read_records(out).items())}
+        every, problems = _readable(records, lambda path: _of_record(path, records[path], half))
+    else:
+        every, problems = read_runs(runs_in(out), half=half)
     results = [result for result in every if result.recipe.target is not None]
     if half:
         averaged = [result for result in results if result.accuracy is not None and result.selected_step is None]
@@ -75,60 +84,48 @@ def read(out: Path | str, *, accuracy: Accuracy = "selected") -> tuple[list[Resu
 
 def read_runs(folders: Iterable[Path], *, half: bool = False) -> tuple[list[Result], list[str]]:
     """Return the results of these runs, also of those without a target; and what is wrong with the others."""
-    return _readable((folder, partial(_read, folder, half)) for folder in folders)
+    return _readable(folders, lambda path: _of_folder(path, half))
 
 
-def _read_records(file: Path, *, half: bool) -> tuple[list[Result], list[str]]:
-    records = sorted(records_file.read_records(file).items())
-    return _readable((file / run_id, partial(_of_record, file / run_id, record, half)) for run_id, record in records)
-
-
-def _readable(runs: Iterable[tuple[Path, Callable[[], Result]]]) -> tuple[list[Result], list[str]]:
+def _readable(paths: Iterable[Path], read_one: Callable[[Path], Result]) -> tuple[list[Result], list[str]]:
     results, problems = [], []
-    for path, read_one in runs:
+    for path in paths:
         try:
-            results.append(read_one())
+            results.append(read_one(path))
+        except (KeyError, TypeError, AttributeError) as error:
+            why = f"one of its files lacks an expected entry ({type(error).__name__}: {error})"
+            problems.append(f"{path} is left out: {why}; {AGAIN}")
         except (RunError, OSError, *DAMAGE) as error:
-            problems.append(f"{path} is left out: {_why(error)}")
-    return _told_apart(results), problems
+            problems.append(f"{path} is left out: {error}" + (f"; {AGAIN}" if isinstance(error, RunError) else ""))
+    return _distinguished(results), problems
 
 
-def _read(folder: Path, half: bool) -> Result:
-    run = RunFolder(folder)
-    recipe = recipe_of(folder)
-    if not run.is_done():
-        return Result(folder, recipe, None, None)
-    evaluations = records_file.evaluations_of(run, recipe.target) if half else None
-    result = _result(folder, recipe, run.read_result(), run.read_run().get("environment"), evaluations)
-    return replace(result, finished=run.done_file.stat().st_mtime_ns)
+def _of_folder(path: Path, half: bool) -> Result:
+    folder, recipe = RunFolder(path), recipe_of(path)
+    if not folder.is_done():
+        return Result(path, recipe, None, None)
+    evaluations = records_file.evaluations_of(folder, recipe.target) if half else ()
+    environment = folder.read_run().get("environment") or {}
+    record = Record(recipe.to_dict(), folder.read_result(), evaluations, environment=environment)
+    return replace(_of_record(path, record, half), finished=folder.done_file.stat().st_mtime_ns)
 
 
 def _of_record(path: Path, record: Record, half: bool) -> Result:
-    evaluations = record.evaluations if half else None
-    return _result(path, Recipe.from_dict(record.recipe), record.result, record.environment, evaluations)
-
-
-def _result(
-    path: Path,
-    recipe: Recipe,
-    result: Mapping[str, Any],
-    environment: Any,
-    evaluations: Sequence[Evaluation] | None,
-) -> Result:
-    """Return the result of a finished run; its accuracy is that of the evaluations, if they are given."""
-    accuracy: Any = result["target_accuracy"] if evaluations is None else records_file.second_half(evaluations)
+    """Return the result of a finished run; its accuracy is that of the second half of its evaluations if `half`."""
+    recipe, result = Recipe.from_dict(record.recipe), record.result
+    accuracy: Any = records_file.second_half(record.evaluations) if half else result["target_accuracy"]
     return Result(
         path,
         recipe,
         None if recipe.target is None else 100 * float(accuracy),
         percent(summarize(result["splits"], recipe.target).validation),
         str(result.get("data")),
-        circumstances(environment),
+        circumstances(record.environment),
         selected_step=result.get("selected_step"),
     )
 
 
-def _told_apart(results: list[Result]) -> list[Result]:
+def _distinguished(results: list[Result]) -> list[Result]:
     """Name folders of one name and different data, such as lab/images and field/images, by their paths.
 
     One folder may have several paths, from other places or other machines: its fingerprint is the same.
@@ -149,7 +146,17 @@ def changed_data(results: Sequence[Result]) -> list[str]:
     for result in results:
         if result.fingerprint is not None:
             finished.setdefault(result.data, []).append(result)
-    return [_changed(runs) for runs in finished.values() if len({run.fingerprint for run in runs}) > 1]
+    notes = []
+    for runs in finished.values():
+        latest = max(runs, key=lambda run: (run.finished, run.path.name))
+        others = [run.path.name for run in runs if run.fingerprint != latest.fingerprint]
+        if others:
+            named = ", ".join(others[:NAMED]) + (", ..." if len(others) > NAMED else "")
+            notes.append(
+                f"{latest.recipe.data} changed between runs: {len(others)} of {len(runs)} used other data than the "
+                f"latest ({named}). Remove their folders and repeat the mecam bench command, or use a new --out."
+            )
+    return notes
 
 
 def mixed_circumstances(results: Sequence[Result]) -> list[str]:
@@ -161,27 +168,3 @@ def mixed_circumstances(results: Sequence[Result]) -> list[str]:
     named = ", ".join(f"{count} with {words}" for words, count in groups[:NAMED])
     more = f" and {sum(count for _, count in groups[NAMED:])} with others" if len(groups) > NAMED else ""
     return [f"the table mixes runs from different environments: {named}{more}; results may differ in the last bits"]
-
-
-def _changed(runs: Sequence[Result]) -> str:
-    latest = max(runs, key=lambda run: (run.finished, run.path.name))
-    others = [run.path.name for run in runs if run.fingerprint != latest.fingerprint]
-    named = ", ".join(others[:NAMED]) + (", ..." if len(others) > NAMED else "")
-    return (
-        f"{latest.recipe.data} changed between runs: {len(others)} of {len(runs)} used other data than the latest "
-        f"({named}). Remove their folders and repeat the mecam bench command, or use a new --out."
-    )
-
-
-def _why(error: Exception) -> str:
-    if isinstance(error, (KeyError, TypeError, AttributeError)):
-        return f"one of its files lacks an expected entry ({type(error).__name__}: {error}); {AGAIN}"
-    return f"{error}; {AGAIN}" if isinstance(error, RunError) else str(error)
-
-
-def _flat(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{name}.")
-        else:
-            yield f"{prefix}{name}", value

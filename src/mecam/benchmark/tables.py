@@ -6,10 +6,10 @@ mean over trials; a trial that lacks a target counts in the cells it has and not
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -96,7 +96,7 @@ def rows(results: Sequence[Result], *, spread: Spread = "stderr", select: Select
             with the best source validation over all targets and trials (a grid); "target": the best for each target
             and trial (DomainBed's search). The target's accuracy is never used.
     """
-    groups: dict[Key, list[Result]] = {}
+    grouped: dict[Key, list[Result]] = {}
     labels = _variant_labels(results)
     for result in sorted(results, key=lambda result: (result.target, result.recipe.seed)):
         recipe = result.recipe
@@ -105,9 +105,8 @@ def rows(results: Sequence[Result], *, spread: Spread = "stderr", select: Select
             variant=labels[result.path],
             method_variant=is_variant(recipe),
         )
-        groups.setdefault(key, []).append(result)
-    if select != "none":
-        groups = _selected(groups, select)
+        grouped.setdefault(key, []).append(result)
+    groups: Mapping[Key, Sequence[Result]] = grouped if select == "none" else _selected(grouped, select)
     targets = {data: sorted({r.target for r in results if r.data == data}) for data in {r.data for r in results}}
     seeds = {data: sorted({r.recipe.seed for r in results if r.data == data}) for data in targets}
     table = [
@@ -138,16 +137,22 @@ def rank_averages(table: Sequence[Row]) -> dict[Key, float]:
             means = [cell.mean for target, cell in row.cells.items() if target != AVERAGE and cell.mean is not None]
             if len(means) == len(row.cells) - 1:
                 whole[row.key] = means
-        columns = [sorted(column) for column in zip(*whole.values(), strict=True)]
+        columns = list(zip(*whole.values(), strict=True))
         for key, means in whole.items():
             ranks[key] = statistics.fmean(_rank(mean, column) for mean, column in zip(means, columns, strict=True))
     return ranks
 
 
+def trial_averages(values: Mapping[tuple[str, int], float], targets: Collection[str]) -> list[float]:
+    """Return the mean over these targets for each seed that has all of them."""
+    seeds = sorted({seed for _, seed in values})
+    whole = [seed for seed in seeds if all((target, seed) in values for target in targets)]
+    return [statistics.fmean(values[target, seed] for target in targets) for seed in whole]
+
+
 def _rank(mean: float, column: Sequence[float]) -> float:
-    """Return the rank of a mean in its ascending column; 1 is the largest, equal ones share."""
-    below, up_to = bisect_left(column, mean), bisect_right(column, mean)
-    return len(column) - up_to + (1 + up_to - below) / 2
+    """Return the rank of a mean in its column; 1 is the largest, equal ones share."""
+    return 1 + sum(other > mean for other in column) + (column.count(mean) - 1) / 2
 
 
 def _row(
@@ -162,9 +167,9 @@ def _row(
     for target in targets:
         trials = [values[target, seed] for seed in seeds if (target, seed) in values]
         cells[target] = _cell(trials, len(trials), len(seeds) - len(trials), spread)
-    whole = [seed for seed in seeds if all((target, seed) in values for target in targets)]
-    averages = [statistics.fmean(values[target, seed] for target in targets) for seed in whole]
-    cells[AVERAGE] = _cell(averages, len(values), len(targets) * len(seeds) - len(values), spread)
+    cells[AVERAGE] = _cell(
+        trial_averages(values, targets), len(values), len(targets) * len(seeds) - len(values), spread
+    )
     return Row(key, cells, values, results)
 
 
@@ -206,22 +211,21 @@ def _number(text: str) -> float:
         return math.inf
 
 
-def _selected(groups: Mapping[Key, Sequence[Result]], select: Select) -> dict[Key, list[Result]]:
+def _selected(groups: Mapping[Key, Sequence[Result]], select: Select) -> dict[Key, Sequence[Result]]:
     """Return one group of results for each row without its variants."""
-    chosen: dict[Key, list[Result]] = {}
-    merged: dict[Key, dict[str, Sequence[Result]]] = {}
+    merged: dict[Key, list[Sequence[Result]]] = {}
     for key, results in groups.items():
-        merged.setdefault(replace(key, variant=""), {})[key.variant] = results
+        merged.setdefault(replace(key, variant=""), []).append(results)
+    if select == "shared":
+        return {key: max(variants, key=completeness_and_validation) for key, variants in merged.items()}
+    chosen: dict[Key, Sequence[Result]] = {}
     for key, variants in merged.items():
-        if select == "shared":
-            chosen[key] = list(max(variants.values(), key=completeness_and_validation))
-        else:
-            best: dict[tuple[str, int], Result] = {}
-            for result in (result for results in variants.values() for result in results):
-                place = (result.target, result.recipe.seed)
-                if place not in best or (result.validation or -1) > (best[place].validation or -1):
-                    best[place] = result
-            chosen[key] = list(best.values())
+        best: dict[tuple[str, int], Result] = {}
+        for result in itertools.chain.from_iterable(variants):
+            before = best.setdefault((result.target, result.recipe.seed), result)
+            if (result.validation or -1) > (before.validation or -1):
+                best[result.target, result.recipe.seed] = result
+        chosen[key] = list(best.values())
     return chosen
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mecam.benchmark.jobs import AfterRun
-from mecam.benchmark.timing import add_timing
+from mecam.benchmark.records_file import add_timing
 from mecam.data.domains import DomainSet
 from mecam.data.open import open_data
 from mecam.progress import Event, Progress

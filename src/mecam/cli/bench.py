@@ -65,9 +65,8 @@ def bench(
 ) -> int:
     """Train every combination with each domain left out in turn. The same command resumes unfinished runs."""
     from mecam.analysis.after_run import measure_names
-    from mecam.benchmark.experiment import make_engine, missing, plan_runs, run_missing
+    from mecam.benchmark.experiment import make_engine, missing, plan_runs, run_missing, shown_and_logged
     from mecam.benchmark.records_file import read_records
-    from mecam.benchmark.view import shown_and_logged
     from mecam.data.open import open_data
 
     recipes = plan_runs(experiment, entries, set_ or [], small=small, draws=draws, grid=grid, absent=dry_run)
@@ -149,7 +148,7 @@ def table(
 
 
 def _print_table(out: Path, **options: Any) -> None:
-    from mecam.benchmark.summary import table
+    from mecam.benchmark.render import table
 
     text, problems = table(out, **options)
     for problem in problems:

@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mecam.figures.points import Line
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
 
 MOST = 8  # lines in a figure: as many colours and marks as readers can distinguish
 # Okabe and Ito's colours, the yellow darkened to be seen on white
@@ -45,17 +48,12 @@ class Look:
 
 
 Entries = Mapping[str, Mapping[str, Any]]  # a legend's names, and how their marks are drawn
-KINDS = {"MeCAM": Look(COLOURS[0], "o"), "method": Look(COLOURS[1], "s"), "optimizer": Look(COLOURS[2], "^")}
-
-
-def looks(optimizers: Sequence[str]) -> list[Look]:
-    """Return a look per line; the paper's optimizers have the same one in every figure."""
-    free = [slot for slot in range(MOST) if slot not in {SLOTS.get(name) for name in optimizers}]
-    slots: list[int] = []
-    for name in optimizers:
-        slot = SLOTS.get(name)
-        slots.append((free.pop(0) if free else 0) if slot is None or slot in slots else slot)
-    return [Look(COLOURS[slot], MARKS[slot]) for slot in slots]
+KINDS = {
+    "methods under Adam": Look(COLOURS[1], "s"), "optimizers": Look(COLOURS[2], "^"), "MeCAM": Look(COLOURS[0], "o"),
+}  # fmt: skip
+MARK = 3  # half the size of a mark, in pixels
+# offsets of a name from its point, nearest first
+OFFSETS = [np.array(d) * far for far in (8, 16, 28, 44) for d in product((1, 0, -1), repeat=2) if any(d)]
 
 
 def titled(figure: Figure, title: str, note: str = "", entries: Entries | None = None) -> Figure:
@@ -76,21 +74,32 @@ def titled(figure: Figure, title: str, note: str = "", entries: Entries | None =
     return figure
 
 
-def draw_line(axes: Axes, line: Line, look: Look) -> None:
-    """Draw a line with the standard error over seeds as bars; published values are hollow."""
-    x, mean = [point.x for point in line.points], [point.mean for point in line.points]
-    spread = [point.spread or 0 for point in line.points] if any(point.spread for point in line.points) else None
-    width, order = (2.0, 3) if line.optimizer == "mecam" else (1.2, 2)
-    style = {**look.filled, "linestyle": "-", "linewidth": width, "markersize": 4.5 if len(x) < 15 else 0}
-    axes.errorbar(x, mean, spread, **style, elinewidth=0.8, capsize=1.5, zorder=order)
-    for point in line.published:
-        axes.plot(point.x, point.mean, **look.hollow, zorder=4)
+def draw_lines(panels: Mapping[Axes, Sequence[Line]]) -> Entries:
+    """Draw the lines of each panel with standard errors as bars; published values are hollow. Return the legend."""
+    every = [line for lines in panels.values() for line in lines]
+    optimizers = {line.name: line.optimizer for line in every}
+    looks = dict(zip(optimizers, _looks(list(optimizers.values())), strict=True))
+    for axes, line in ((axes, line) for axes, lines in panels.items() for line in lines):
+        look = looks[line.name]
+        x, mean = [point.x for point in line.points], [point.mean for point in line.points]
+        spread = [point.spread or 0 for point in line.points] if any(point.spread for point in line.points) else None
+        width, order = (2.0, 3) if line.optimizer == "mecam" else (1.2, 2)
+        style = {**look.filled, "linestyle": "-", "linewidth": width, "markersize": 4.5 if len(x) < 15 else 0}
+        axes.errorbar(x, mean, spread, **style, elinewidth=0.8, capsize=1.5, zorder=order)
+        for point in line.published:
+            axes.plot(point.x, point.mean, **look.hollow, zorder=4)
+    published = {"published": Look("0.3", "o").hollow} if any(line.published for line in every) else {}
+    return {**{name: {**look.filled, "linestyle": "-"} for name, look in looks.items()}, **published}
 
 
-def line_entries(looks: Mapping[str, Look], *, published: bool = False) -> Entries:
-    """Return the legend of lines."""
-    entries = {name: {**look.filled, "linestyle": "-"} for name, look in looks.items()}
-    return {**entries, **({"published": Look("0.3", "o").hollow} if published else {})}
+def _looks(optimizers: Sequence[str]) -> list[Look]:
+    """Return a look per line; the paper's optimizers have the same one in every figure."""
+    free = [slot for slot in range(MOST) if slot not in {SLOTS.get(name) for name in optimizers}]
+    slots: list[int] = []
+    for name in optimizers:
+        slot = SLOTS.get(name)
+        slots.append((free.pop(0) if free else 0) if slot is None or slot in slots else slot)
+    return [Look(COLOURS[slot], MARKS[slot]) for slot in slots]
 
 
 def short(name: str, most: int = 44) -> str:
@@ -98,43 +107,31 @@ def short(name: str, most: int = 44) -> str:
 
 
 def label_points(
-    axes: Axes, places: Sequence[tuple[float, float]], names: Sequence[str], drawn: Sequence[Sequence[float]]
+    axes: Axes, places: Sequence[tuple[float, float]], names: Sequence[str], drawn: Sequence[Bbox]
 ) -> None:
     """Write each name beside its point, where it covers least of the other names and of the boxes already `drawn`."""
+    from matplotlib.transforms import Bbox
+
     figure = axes.get_figure(root=True)
     assert figure is not None
     figure.draw_without_rendering()  # so that limits and sizes are final
-    points = axes.transData.transform(places)
-    corners = axes.transData.transform([corner for box in drawn for corner in (box[:2], box[2:])])
-    taken = [(*low - MARK, *high + MARK) for low, high in zip(corners[::2], corners[1::2], strict=True)]
+    taken = [axes.transData.transform_bbox(box).padded(MARK) for box in drawn]
     bounds = axes.get_window_extent()
-    for place, name, (x, y) in zip(places, names, points, strict=True):
+
+    def covered(box: Bbox) -> float:
+        shared = (Bbox.intersection(box, other) for other in taken)
+        return sum(common.width * common.height for common in shared if common is not None)
+
+    for place, name in zip(places, names, strict=True):
         text = axes.annotate(
             short(name, 24), place, xytext=(0, 0), textcoords="offset points", fontsize=7, zorder=4,
             arrowprops={"arrowstyle": "-", "color": "0.6", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 3},
         )  # fmt: skip
-        box = text.get_window_extent()
-        tried = [_beside(x, y, dx, dy, box.width, box.height) for dx, dy in OFFSETS]
-        inside = [b for b in tried if b[0] > bounds.x0 and b[2] < bounds.x1 and b[1] > bounds.y0 and b[3] < bounds.y1]
-        # the nearest of equals
-        best = min(inside or tried, key=lambda box: sum(_overlap(box, other) for other in taken))
+        size = text.get_window_extent().size
+        point = axes.transData.transform(place)
+        corners = [point + offset - size * (1 - np.sign(offset)) / 2 for offset in OFFSETS]
+        tried = [Bbox([corner, corner + size]) for corner in corners]
+        inside = [box for box in tried if bounds.fully_contains(*box.min) and bounds.fully_contains(*box.max)]
+        best = min(inside or tried, key=covered)  # the nearest of equals
         taken.append(best)
-        text.set_position(((best[0] - x) * 72 / figure.dpi, (best[1] - y) * 72 / figure.dpi))
-
-
-MARK = 3  # half the size of a mark, in pixels
-OFFSETS = [(dx * far, dy * far) for far in (8, 16, 28, 44) for dx, dy in product((1, 0, -1), repeat=2) if dx or dy]
-
-
-def _beside(x: float, y: float, dx: float, dy: float, width: float, height: float) -> tuple[float, float, float, float]:
-    """Return the box (left, low, right, high) of a text at an offset from a point."""
-    left = x + dx if dx > 0 else x + dx - width if dx < 0 else x - width / 2
-    low = y + dy if dy > 0 else y + dy - height if dy < 0 else y - height / 2
-    return left, low, left + width, low + height
-
-
-def _overlap(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return the area that two boxes (left, low, right, high) share, in pixels."""
-    width = min(one[2], other[2]) - max(one[0], other[0])
-    height = min(one[3], other[3]) - max(one[1], other[1])
-    return width * height if width > 0 and height > 0 else 0.0
+        text.set_position(tuple((best.min - point) * 72 / figure.dpi))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from mecam.analysis._figure import new_figure
-from mecam.benchmark import departures as differences
+from mecam.benchmark import paper
 from mecam.benchmark.results import Result
 from mecam.benchmark.tables import AVERAGE, Key, Row, completeness_and_validation, rows
 from mecam.figures import _style
@@ -16,9 +17,9 @@ from mecam.recipe import OPTIMIZERS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from matplotlib.transforms import Bbox
 
 AXES = ("PACS", "VLCS")  # the paper's
-COMMAND = "mecam bench recipes/figure1.toml --out RESULTS"
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Method:
     """A method's averages, one per data set."""
 
     name: str
-    kind: str  # method, optimizer or MeCAM
+    kind: str  # one of _style.KINDS
     ours: tuple[Point, ...]
     published: tuple[float, ...] | None  # None: not published for all data sets
 
@@ -42,22 +43,19 @@ class Accuracies:
 
 def values(results: Sequence[Result]) -> Accuracies:
     """Return the averages to draw: per method, the settings nearest to the published ones, then best validation."""
-    finished: dict[tuple[str, Key], list[Row]] = {}
+    complete: dict[str, dict[Key, Row]] = {}
     for row in rows(results):
         if row.cells[AVERAGE].mean is not None:
-            finished.setdefault((row.key.data, replace(row.key, data="", variant="")), []).append(row)
-    complete: dict[str, dict[Key, Row]] = {}
-    for (name, key), among in finished.items():
-        complete.setdefault(name, {})[key] = max(among, key=_standing)
+            of_data, key = complete.setdefault(row.key.data, {}), replace(row.key, data="", variant="")
+            of_data[key] = max(of_data.get(key, row), row, key=_standing)
     if not complete:
-        raise Missing("no method has finished on all targets of a data set", COMMAND)
+        raise Missing("no method has finished on all targets of a data set", "figure1")
     data = _axes(complete)
     shared = [key for key in complete[data[0]] if all(key in complete[name] for name in data)]
     kept = [key for key in shared if not _is_combination(key)] or shared  # combinations are in the tables
     matching = [[complete[name][key] for name in data] for key in kept]
     methods = [
-        Method(name, _kind(key), tuple(map(_point, same)), _published(same))
-        for key, name, same in zip(kept, named([same[0].key for same in matching]), matching, strict=True)
+        _method(name, same) for name, same in zip(named([same[0].key for same in matching]), matching, strict=True)
     ]
     methods.sort(key=lambda method: (method.ours[0].mean, method.name))
     compared = [row for same in matching for row in same if published_average(row) is not None]
@@ -71,16 +69,16 @@ def draw(accuracies: Accuracies) -> Figure:
 
 def _standing(row: Row) -> tuple[int, int, float]:
     """Return the sort key of a setting: fewest departures from the published one, all runs, best validation."""
-    return -len(differences.fewest(differences.of_row(row))), *completeness_and_validation(row.results)
+    return -len(paper.fewest(paper.departures_of_row(row))), *completeness_and_validation(row.results)
 
 
 def _axes(complete: dict[str, dict[Key, Row]]) -> tuple[str, ...]:
     """Return two data sets that share methods, PACS and VLCS if possible; or one."""
     order = sorted(complete, key=lambda name: (name not in AXES, AXES.index(name) if name in AXES else 0))
-    pairs = [(a, b) for place, a in enumerate(order) for b in order[place + 1 :] if complete[a].keys() & complete[b]]
-    if not pairs:
+    shared = {(a, b): len(complete[a].keys() & complete[b].keys()) for a, b in combinations(order, 2)}
+    if not any(shared.values()):
         return (max(order, key=lambda name: len(complete[name])),)
-    return max(pairs, key=lambda pair: (pair == AXES, len(complete[pair[0]].keys() & complete[pair[1]])))
+    return max(shared, key=lambda pair: (shared[pair] > 0, pair == AXES, shared[pair]))
 
 
 def _is_combination(key: Key) -> bool:
@@ -89,48 +87,40 @@ def _is_combination(key: Key) -> bool:
     return key.averaging != "none" or not alone
 
 
-def _kind(key: Key) -> str:
-    return "MeCAM" if key.optimizer == "mecam" else "optimizer" if key.method == "erm" else "method"
-
-
-def _point(row: Row) -> Point:
-    cell = row.cells[AVERAGE]
-    assert cell.mean is not None
-    return Point(0.0, cell.mean, cell.spread)
-
-
-def _published(same: Sequence[Row]) -> tuple[float, ...] | None:
-    known = tuple(mean for row in same if (mean := published_average(row)) is not None)
-    return known if len(known) == len(same) else None
+def _method(name: str, same: Sequence[Row]) -> Method:
+    key = same[0].key
+    kind = "MeCAM" if key.optimizer == "mecam" else "optimizers" if key.method == "erm" else "methods under Adam"
+    cells = (row.cells[AVERAGE] for row in same)
+    ours = tuple(Point(0.0, cell.mean, cell.spread) for cell in cells if cell.mean is not None)
+    published = tuple(mean for row in same if (mean := published_average(row)) is not None)
+    return Method(name, kind, ours, published if len(published) == len(same) else None)
 
 
 def _scatter(accuracies: Accuracies) -> Figure:
+    from matplotlib.transforms import Bbox
+
     figure = new_figure(width=8.0, height=6.6)
     axes = figure.add_subplot()
+    boxes: list[Bbox] = []  # that marks and spreads cover
     for method in accuracies.methods:
         look = _style.KINDS[method.kind]
         x, y = method.ours
         axes.errorbar(x.mean, y.mean, x.spread, y.spread, **look.filled, elinewidth=0.8)
+        across, up = x.spread or 0.0, y.spread or 0.0
+        boxes.append(Bbox.from_extents(x.mean - across, y.mean, x.mean + across, y.mean))
+        boxes.append(Bbox.from_extents(x.mean, y.mean - up, x.mean, y.mean + up))
         if method.published is not None:
             to_x, to_y = method.published
             axes.plot([x.mean, to_x], [y.mean, to_y], color=look.colour, linewidth=0.5, alpha=0.5, zorder=1)
             axes.plot(to_x, to_y, **look.hollow)
+            boxes.append(Bbox.from_extents(to_x, to_y, to_x, to_y))
     axes.margins(0.09)
     x_label, y_label = (f"{name}: average accuracy on unseen domains, %" for name in accuracies.data)
     axes.set(xlabel=x_label, ylabel=y_label)
     places = [(method.ours[0].mean, method.ours[1].mean) for method in accuracies.methods]
-    boxes = [box for method in accuracies.methods for box in _boxes(method)]
     figure = _style.titled(figure, "Accuracy of all methods", accuracies.note, _kinds(accuracies))
     _style.label_points(axes, places, [method.name for method in accuracies.methods], boxes)
     return figure
-
-
-def _boxes(method: Method) -> list[tuple[float, float, float, float]]:
-    """Return the boxes (left, low, right, high) that a method's marks and spreads cover."""
-    (x, y), published = method.ours, method.published
-    across, up = x.spread or 0.0, y.spread or 0.0
-    ours = [(x.mean - across, y.mean, x.mean + across, y.mean), (x.mean, y.mean - up, x.mean, y.mean + up)]
-    return ours if published is None else [*ours, (*published, *published)]  # type: ignore[list-item]
 
 
 def _ordered(accuracies: Accuracies) -> Figure:
@@ -151,10 +141,7 @@ def _ordered(accuracies: Accuracies) -> Figure:
 
 def _kinds(accuracies: Accuracies) -> _style.Entries:
     """Return the legend: kinds of rows, and the hollow mark of published ones."""
-    kinds = {
-        name: _style.KINDS[kind].filled
-        for kind, name in (("method", "methods under Adam"), ("optimizer", "optimizers"), ("MeCAM", "MeCAM"))
-        if any(method.kind == kind for method in accuracies.methods)
-    }
+    shown = {method.kind for method in accuracies.methods}
+    kinds = {kind: look.filled for kind, look in _style.KINDS.items() if kind in shown}
     hollow = any(method.published is not None for method in accuracies.methods)
-    return {**kinds, **({"published": _style.KINDS["optimizer"].hollow | {"color": "0.3"}} if hollow else {})}
+    return {**kinds, **({"published": _style.KINDS["optimizers"].hollow | {"color": "0.3"}} if hollow else {})}

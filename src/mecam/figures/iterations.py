@@ -6,7 +6,9 @@ each run, the accuracy of the weights that would have been selected if training 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +25,10 @@ from mecam.splits import summarize
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COMMAND = "mecam bench recipes/figure3.toml --out RESULTS"
 LENGTHS = "complete runs of each length"
 PREFIXES = "the weights selected among the evaluations so far"
 ACROSS = 4  # panels
+Values = defaultdict[str, defaultdict[int, list[float]]]  # accuracies by target and iterations, one per seed
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,6 @@ class Iterations:
 
     data: str
     panels: Mapping[str, tuple[points.Line, ...]]
-    source: str  # LENGTHS or PREFIXES
     note: str
 
 
@@ -54,7 +55,7 @@ def values(results: Sequence[Result]) -> Iterations:
     if not curves:
         source, curves = PREFIXES, prefixes(results)
     if not curves:
-        raise points.Missing("there are neither runs of several lengths nor runs with several evaluations", COMMAND)
+        raise points.Missing("there are neither runs of several lengths nor runs with several evaluations", "figure3")
     data = points.main_data(curve.key.data for curve in curves)
     of_data = [curve for curve in curves if curve.key.data == data]
     of_data.sort(key=lambda curve: (curve.key.method != "erm", points.in_paper_order(curve.key.optimizer)))
@@ -68,7 +69,7 @@ def values(results: Sequence[Result]) -> Iterations:
         f"{more} more combinations are not drawn" if more > 0 else "",
         points.departures((c.row for c in shown), but=("steps",)) if beside else "",
     ]
-    return Iterations(data, panels, source, "; ".join(filter(None, notes)))
+    return Iterations(data, panels, "; ".join(filter(None, notes)))
 
 
 def lengths(results: Sequence[Result]) -> list[Curve]:
@@ -79,13 +80,12 @@ def lengths(results: Sequence[Result]) -> list[Curve]:
             groups.setdefault(f"{row.key.data} {alike(row.results[0].recipe, steps=None)}", []).append(row)
     curves = []
     for group in groups.values():
-        if len({row.results[0].recipe.steps for row in group}) < 2:
-            continue
-        values: dict[str, dict[int, list[float]]] = {}
+        values: Values = defaultdict(lambda: defaultdict(list))
         for row in group:
             for (target, _), accuracy in row.values.items():
-                values.setdefault(target, {}).setdefault(row.results[0].recipe.steps, []).append(accuracy)
-        curves.append(Curve(without_settings(group[0].key, ("steps",)), group[-1], values))
+                values[target][row.results[0].recipe.steps].append(accuracy)
+        if len({row.results[0].recipe.steps for row in group}) > 1:
+            curves.append(Curve(without_settings(group[0].key, ("steps",)), group[-1], values))
     return curves
 
 
@@ -93,13 +93,15 @@ def prefixes(results: Sequence[Result]) -> list[Curve]:
     """Return the selection among the first evaluations of each run; records have no averaged weights."""
     curves = []
     for row in rows(results, select="shared"):
-        values: dict[str, dict[int, list[float]]] = {}
+        values: Values = defaultdict(lambda: defaultdict(list))
         for result in row.results:
             if result.accuracy is None or result.recipe.averaging != "none":
                 continue
-            for step, accuracy in _records(result):
-                values.setdefault(result.target, {}).setdefault(step, []).append(accuracy)
-        whole = {target: _whole(at) for target, at in values.items()}
+            # a run whose records cannot be read is left out; `mecam verify` reports it
+            with suppress(RunError, OSError, *DAMAGE):
+                for step, accuracy in selected(RunFolder(result.path).read_records(), result.recipe):
+                    values[result.target][step].append(accuracy)
+        whole = {target: _of_all_seeds(at) for target, at in values.items()}
         whole = {target: at for target, at in whole.items() if len(at) > 1}
         if whole:
             curves.append(Curve(row.key, row, whole))
@@ -127,20 +129,15 @@ def draw(iterations: Iterations) -> Figure:
     down = -(-len(iterations.panels) // across)
     figure = new_figure(width=max(6.4, 0.6 + 2.9 * across), height=1.5 + 2.6 * down)
     panels = list(figure.subplots(down, across, squeeze=False).flat)
-    everything = {line.name: line.optimizer for lines in iterations.panels.values() for line in lines}
-    looks = dict(zip(everything, _style.looks(list(everything.values())), strict=True))
-    for axes, (target, lines) in zip(panels, iterations.panels.items(), strict=False):
-        for line in lines:
-            _style.draw_line(axes, line, looks[line.name])
+    entries = _style.draw_lines(dict(zip(panels, iterations.panels.values(), strict=False)))
+    for axes, target in zip(panels, iterations.panels, strict=False):
         axes.set(title=target, xlabel="training iterations")
         axes.locator_params(axis="x", nbins=5)
     for axes in panels[len(iterations.panels) :]:
         axes.set_visible(False)
     for row in range(down):
         panels[row * across].set_ylabel("accuracy, %")
-    published = any(line.published for lines in iterations.panels.values() for line in lines)
-    title = f"Accuracy against training iterations on {iterations.data}"
-    return _style.titled(figure, title, iterations.note, _style.line_entries(looks, published=published))
+    return _style.titled(figure, f"Accuracy against training iterations on {iterations.data}", iterations.note, entries)
 
 
 def _line(curve: Curve, name: str, target: str) -> points.Line:
@@ -151,15 +148,7 @@ def _line(curve: Curve, name: str, target: str) -> points.Line:
     return points.Line(name, curve.key.optimizer, ours, published)
 
 
-def _records(result: Result) -> list[tuple[int, float]]:
-    """Return nothing for a run whose records cannot be read; `mecam verify` reports it."""
-    try:
-        return selected(RunFolder(result.path).read_records(), result.recipe)
-    except (RunError, OSError, *DAMAGE):
-        return []
-
-
-def _whole(at: Mapping[int, Sequence[float]]) -> dict[int, Sequence[float]]:
+def _of_all_seeds(at: Mapping[int, Sequence[float]]) -> Mapping[int, Sequence[float]]:
     """Return the steps that all seeds have."""
     most = max(map(len, at.values()), default=0)
     return {step: values for step, values in at.items() if len(values) == most}

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 COMPARED = ("adam", "sam", "mecam")  # the paper's
 MOST = 6  # panels
-COMMAND = "mecam bench recipes/figure4.toml --out RESULTS"
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def values(out: Path, results: Sequence[Result]) -> Landscapes:
         if min(grid.loss.shape) > 1 and np.isfinite(grid.loss).any():
             groups.setdefault((*place, *setting), {})[file.parent] = (Result(file.parent, recipe, None, None), grid)
     if not groups:
-        raise Missing("no loss landscape was saved", _command(results))
+        raise Missing("no loss landscape was saved", "figure4", command=_command(results))
     best = max(groups.values(), key=_worth)
     table = sorted(rows([result for result, _ in best.values()]), key=lambda row: in_paper_order(row.key.optimizer))
     shown = table[:MOST]
@@ -80,7 +79,7 @@ def draw(landscapes: Landscapes) -> Figure:
 
 
 def _command(results: Sequence[Result]) -> str:
-    """Return the `mecam landscape` command for runs of one target and seed, or the command that trains them."""
+    """Return the `mecam landscape` command for runs of one target and seed, "" where there are none."""
     groups: dict[tuple[str, str, int], dict[str, Result]] = {}
     for result in sorted(results, key=lambda result: (result.recipe.steps, result.validation or 0)):
         recipe = result.recipe
@@ -88,7 +87,7 @@ def _command(results: Sequence[Result]) -> str:
         if plain and result.accuracy is not None and RunFolder(result.path).model_file.exists():
             groups.setdefault((result.data, result.target, recipe.seed), {})[recipe.optimizer] = result
     if not groups:
-        return COMMAND
+        return ""
     best = max(groups.values(), key=len)
     runs = [f"RESULTS/{shlex.quote(best[name].path.name)}" for name in COMPARED if name in best]
     return f"mecam landscape {' '.join(runs)} --out RESULTS/landscape"

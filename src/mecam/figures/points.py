@@ -9,20 +9,23 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mecam.benchmark import departures as differences
 from mecam.benchmark import paper
-from mecam.benchmark.tables import AVERAGE, SPREADS, Key, Row
+from mecam.benchmark.tables import AVERAGE, SPREADS, Key, Row, trial_averages
 
 FIRST = ("adam", "sam", "gam", "sagm", "fad", "crsam", "fsam", "mecam")  # the optimizers of the paper's figures
 PREFERRED = "PACS"  # the data set of the paper's figures
 
 
 class Missing(Exception):
-    """A figure cannot be drawn; `command` produces what it lacks, with RESULTS for the folder."""
+    """A figure cannot be drawn; `command` produces what it lacks, with RESULTS for the folder.
 
-    def __init__(self, why: str, command: str) -> None:
+    Args:
+        experiment: the name of a file in recipes/, for the command that runs it.
+    """
+
+    def __init__(self, why: str, experiment: str = "", *, command: str = "") -> None:
         super().__init__(why)
-        self.why, self.command = why, command
+        self.command = command or f"mecam bench recipes/{experiment}.toml --out RESULTS"
 
     def command_for(self, out: Path) -> str:
         """Return the command for the results in this folder."""
@@ -55,10 +58,8 @@ def mean_point(x: float, values: Sequence[float]) -> Point:
 
 def over_targets(row: Row, targets: Collection[str], x: float = 0.0) -> Point | None:
     """Return the mean over targets per seed, then over the seeds that have all targets; None without such a seed."""
-    seeds = sorted({seed for _, seed in row.values})
-    whole = [seed for seed in seeds if all((target, seed) in row.values for target in targets)]
-    averages = [statistics.fmean(row.values[target, seed] for target in targets) for seed in whole]
-    return mean_point(x, averages) if averages and targets else None
+    averages = trial_averages(row.values, targets) if targets else []
+    return mean_point(x, averages) if averages else None
 
 
 def published_mean(key: Key, target: str = AVERAGE) -> float | None:
@@ -106,6 +107,6 @@ def target_words(targets: Iterable[str], total: int) -> str:
 
 def departures(rows: Iterable[Row], but: Collection[str] = ()) -> str:
     """Return how the settings of these rows, `but` some, differ from the published ones, for a figure's footnote."""
-    words = dict.fromkeys(words for row in rows for words in differences.fewest(differences.of_row(row)))
+    words = dict.fromkeys(words for row in rows for words in paper.fewest(paper.departures_of_row(row)))
     shown = [each for each in words if each.split()[0] not in but]
     return f"ours: {'; '.join(shown)}" if shown else ""

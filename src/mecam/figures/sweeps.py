@@ -15,7 +15,7 @@ from mecam.recipe import Recipe
 
 @dataclass(frozen=True)
 class Swept:
-    """A row, by its index in the page's table, and its values of the swept settings."""
+    """A row, by its index in the table, and its values of the swept settings."""
 
     row: int
     values: list[float]
@@ -32,23 +32,25 @@ class Sweep:
     reference: int | None = None  # the row of SAM that differs in lr and the optimizer's settings alone
 
 
-def sweeps(rows: Sequence[tuple[Key, Recipe]], swept: Sequence[str]) -> list[Sweep]:
+def sweeps(table: Sequence[Row], swept: Sequence[str]) -> list[Sweep]:
     """Return the groups in which each swept setting of the optimizer has at least two values."""
     groups: dict[str, list[Swept]] = {}
-    described: dict[str, tuple[str, str, Recipe]] = {}
-    of_sam = [(place, recipe) for place, (_, recipe) in enumerate(rows) if recipe.optimizer == "sam"]
-    for place, (key, recipe) in enumerate(rows):
+    for place, row in enumerate(table):
+        recipe = row.results[0].recipe
         settings = settings_of(recipe)
-        if any(type(settings.get(name)) not in (int, float) for name in swept):
-            continue
-        group = alike(recipe, optimizer_settings={key: value for key, value in settings.items() if key not in swept})
-        groups.setdefault(group, []).append(Swept(place, [float(settings[name]) for name in swept]))
-        described[group] = key.data, without_settings(key, swept).label, recipe
-    return [
-        Sweep(data, label, list(swept), entries, _reference(recipe, swept, of_sam))
-        for entries, (data, label, recipe) in zip(groups.values(), described.values(), strict=True)
-        if all(len({entry.values[place] for entry in entries}) > 1 for place in range(len(swept)))
-    ]
+        if all(type(settings.get(name)) in (int, float) for name in swept):
+            group = alike(recipe, optimizer_settings={k: value for k, value in settings.items() if k not in swept})
+            groups.setdefault(group, []).append(Swept(place, [float(settings[name]) for name in swept]))
+    drawable = [
+        entries for entries in groups.values()
+        if all(len(set(values)) > 1 for values in zip(*(entry.values for entry in entries), strict=True))
+    ]  # fmt: skip
+    made = []
+    for entries in drawable:
+        last = table[entries[-1].row]
+        label, reference = without_settings(last.key, swept).label, _reference(last.results[0].recipe, swept, table)
+        made.append(Sweep(last.key.data, label, list(swept), entries, reference))
+    return made
 
 
 def shared_targets(sweep: Sweep, table: Sequence[Row]) -> set[str]:
@@ -78,17 +80,15 @@ def alike(recipe: Recipe, **replaced: Any) -> str:
     return json.dumps({**recipe.to_dict(), "target": None, "seed": None, **replaced}, sort_keys=True, default=str)
 
 
-def _reference(recipe: Recipe, swept: Sequence[str], of_sam: Sequence[tuple[int, Recipe]]) -> int | None:
+def _reference(recipe: Recipe, swept: Sequence[str], table: Sequence[Row]) -> int | None:
     """Return the row of SAM to compare a sweep with, at the same rho and lr if possible; None for sweeps of rho."""
-
-    def differs(sam: Recipe) -> tuple[bool, bool]:
-        return settings_of(sam)["rho"] != settings_of(recipe).get("rho"), sam.lr != recipe.lr
-
     same: dict[str, Any] = {"optimizer": "sam", "lr": 0.0, "optimizer_settings": {}}
-    fitting = [(place, sam) for place, sam in of_sam if alike(sam, **same) == alike(recipe, **same)]
+    recipes = {place: row.results[0].recipe for place, row in enumerate(table) if row.key.optimizer == "sam"}
+    fitting = [place for place, sam in recipes.items() if alike(sam, **same) == alike(recipe, **same)]
     if "rho" in swept or not fitting:
         return None
-    return min(fitting, key=lambda entry: differs(entry[1]))[0]
+    rho, lr = settings_of(recipe).get("rho"), recipe.lr
+    return min(fitting, key=lambda place: (settings_of(recipes[place])["rho"] != rho, recipes[place].lr != lr))
 
 
 def settings_of(recipe: Recipe) -> dict[str, Any]:

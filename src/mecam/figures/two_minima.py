@@ -9,8 +9,7 @@ over |e| ≤ rho that its first-order step stands for.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,25 +25,15 @@ RHO = 0.15
 Values = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Well:
+class Well(NamedTuple):
     """The shape of a minimum."""
 
     centre: float
     depth: float
     width: float
 
-    def dip(self, x: Values) -> Values:
-        dip: Values = self.depth * np.exp(-((x - self.centre) ** 2) / (2 * self.width**2))
-        return dip
 
-
-SHARP, FLAT = Well(-1.0, 0.9, 0.25), Well(1.2, 0.5, 0.8)
-WELLS = (SHARP, FLAT)
-
-
-@dataclass(frozen=True)
-class Minimum:
+class Minimum(NamedTuple):
     """A minimum, its loss and both measures of its sharpness."""
 
     x: float
@@ -53,17 +42,26 @@ class Minimum:
     curvature: float
 
 
+WELLS = SHARP, FLAT = Well(-1.0, 0.9, 0.25), Well(1.2, 0.5, 0.8)
+CENTRES, DEPTHS, WIDTHS = np.array(WELLS).T
+
+
 def loss(x: Values) -> Values:
     """Return f."""
-    return 1 + BOWL * x**2 - sum((well.dip(x) for well in WELLS), np.zeros_like(x))
+    return np.asarray(1 + BOWL * x**2 - _dips(x).sum(axis=-1))
+
+
+def _dips(x: Values) -> Values:
+    dips: Values = DEPTHS * np.exp(-((x[..., None] - CENTRES) ** 2) / (2 * WIDTHS**2))
+    return dips
 
 
 def curvature(x: Values) -> Values:
     """Return C = |f″| / (f′² + 1)."""
-    zero = np.zeros_like(x)
-    slope = 2 * BOWL * x + sum(((x - w.centre) / w.width**2 * w.dip(x) for w in WELLS), zero)
-    bend = 2 * BOWL + sum(((1 - ((x - w.centre) / w.width) ** 2) / w.width**2 * w.dip(x) for w in WELLS), zero)
-    return np.abs(bend) / (slope**2 + 1)
+    from_centres, dips = x[..., None] - CENTRES, _dips(x)
+    slope = 2 * BOWL * x + (from_centres / WIDTHS**2 * dips).sum(axis=-1)
+    bend = 2 * BOWL + ((1 - (from_centres / WIDTHS) ** 2) / WIDTHS**2 * dips).sum(axis=-1)
+    return np.asarray(np.abs(bend) / (slope**2 + 1))
 
 
 def sam_loss(x: Values, rho: float = RHO) -> Values:
@@ -76,10 +74,10 @@ def measure(well: Well, rho: float = RHO) -> Minimum:
     """Find the minimum near the centre of a well, and measure it."""
     from scipy.optimize import minimize_scalar
 
-    low, high = well.centre - well.width / 2, well.centre + well.width / 2
-    x = minimize_scalar(lambda at: float(loss(np.array(at))), bounds=(low, high), options={"xatol": 1e-10}).x
-    at = np.array(float(x))
-    return Minimum(float(x), float(loss(at)), float(sam_loss(at, rho)), float(curvature(at)))
+    bounds = (well.centre - well.width / 2, well.centre + well.width / 2)
+    x = float(minimize_scalar(lambda at: float(loss(np.array(at))), bounds=bounds, options={"xatol": 1e-10}).x)
+    at = np.array(x)
+    return Minimum(x, float(loss(at)), float(sam_loss(at, rho)), float(curvature(at)))
 
 
 def figure(*_: object) -> Figure:

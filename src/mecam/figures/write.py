@@ -6,12 +6,12 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mecam.analysis._figure import load
 from mecam.benchmark import results
 from mecam.benchmark.results import Result
-from mecam.figures import _style, accuracy, alpha_beta, iterations, landscapes, rho, two_minima
+from mecam.figures import _style, accuracy, iterations, landscapes, sensitivity, two_minima
 from mecam.figures.points import Missing
 from mecam.progress import Event, Progress, silent
 from mecam.runs import RunError, write_atomic
@@ -31,23 +31,31 @@ class PaperFigure:
     draw: Callable[[Path, Sequence[Result]], Figure]  # raises Missing
 
 
-def _drawn(module: Any) -> Callable[[Path, Sequence[Result]], Figure]:
-    return lambda _, results: module.draw(module.values(results))
-
-
 FIGURES: Mapping[str, PaperFigure] = {
-    "figure1": PaperFigure("Figure 1", "Average accuracy of all methods.", _drawn(accuracy)),
+    "figure1": PaperFigure(
+        "Figure 1", "Average accuracy of all methods.", lambda _, results: accuracy.draw(accuracy.values(results))
+    ),
     "figure2": PaperFigure(
         "Figure 2", "A sharp and a flat minimum: SAM's sharpness and the curvature metric.", two_minima.figure
     ),
     "figure3": PaperFigure(
-        "Figure 3", "Accuracy against training iterations, one panel per target.", _drawn(iterations)
+        "Figure 3",
+        "Accuracy against training iterations, one panel per target.",
+        lambda _, results: iterations.draw(iterations.values(results)),
     ),
     "figure4": PaperFigure(
         "Figure 4", "Loss landscapes on one scale.", lambda *args: landscapes.draw(landscapes.values(*args))
     ),
-    "figureIa": PaperFigure("Supplementary Figure I(a)", "Accuracy against rho.", _drawn(rho)),
-    "figureIb": PaperFigure("Supplementary Figure I(b)", "Accuracy for alpha against beta.", _drawn(alpha_beta)),
+    "figureIa": PaperFigure(
+        "Supplementary Figure I(a)",
+        "Accuracy against rho.",
+        lambda _, results: sensitivity.draw_rho(sensitivity.rho_lines(results)),
+    ),
+    "figureIb": PaperFigure(
+        "Supplementary Figure I(b)",
+        "Accuracy for alpha against beta.",
+        lambda _, results: sensitivity.draw_grid(sensitivity.alpha_beta_grid(results)),
+    ),
 }
 
 
@@ -94,7 +102,7 @@ def _write(name: str, out: Path, finished: Sequence[Result], folder: Path) -> Wr
     try:
         drawn = images(name, out, finished)
     except Missing as missing:
-        return Written(name, (), missing.why, missing.command_for(out))
+        return Written(name, (), str(missing), missing.command_for(out))
     files = {folder / f"{name}.{kind}": content for kind, content in drawn.items()}
     for file, content in files.items():
         write_atomic(file, content)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from mecam.recipe import Recipe
 from mecam.splits import percent, summarize
@@ -15,55 +16,39 @@ POINTS = 41  # per curve; more cannot be distinguished on a page
 Number = float | None  # None: not finite, or not known
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A run's evaluations. Accuracies in percent; `source` is the mean over the sources' held-out parts."""
+def curve(records: Sequence[Mapping[str, Any]], target: str) -> dict[str, Any]:
+    """Return the curve of these records, with first and last point.
 
-    steps: list[int]
-    source_accuracy: list[Number]
-    source_loss: list[Number]
-    target_accuracy: list[Number]
-    target_loss: list[Number]
-
-
-def curve(records: Sequence[Mapping[str, Any]], target: str) -> Curve:
-    """Return the curve of these records, with first and last point."""
-    kept = [records[place] for place in _spaced(len(records), POINTS)]
+    Accuracies are in percent; those of the source are the mean over the sources' held-out parts.
+    """
+    kept = [records[place] for place in _spaced(len(records))]
     accuracies = [summarize(record["splits"], target) for record in kept]
     losses = [summarize(record["splits"], target, "loss") for record in kept]
-    return Curve(
-        [record["step"] for record in kept],
-        [short(percent(accuracy.validation)) for accuracy in accuracies],
-        [short(loss.validation) for loss in losses],
-        [short(percent(accuracy.target)) for accuracy in accuracies],
-        [short(loss.target) for loss in losses],
-    )
+    return {
+        "steps": [record["step"] for record in kept],
+        "source_accuracy": [short(percent(accuracy.validation)) for accuracy in accuracies],
+        "source_loss": [short(loss.validation) for loss in losses],
+        "target_accuracy": [short(percent(accuracy.target)) for accuracy in accuracies],
+        "target_loss": [short(loss.target) for loss in losses],
+    }
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """A recipe's learning rate and rho, without a method's own factors; two points where both are constant."""
+def schedule(recipe: Recipe) -> dict[str, Any]:
+    """Return the schedule of this recipe, with both ends and the ends of its warm-ups.
 
-    steps: list[int]
-    lr: list[Number]
-    rho: list[Number] | None  # None: the optimizer has no rho
-
-
-def schedule(recipe: Recipe) -> Schedule:
-    """Return the schedule of this recipe, with both ends and the ends of its warm-ups."""
-    last = recipe.steps
+    It is without a method's own factors. Two points are enough where learning rate and rho are constant; rho is None
+    for an optimizer without it.
+    """
+    steps = {0, recipe.steps}
     if rates.changes_lr(recipe) or rates.changes_rho(recipe):
-        corners = {step for warmup in (recipe.warmup, recipe.rho_warmup) if warmup for step in (warmup - 1, warmup)}
-        steps = sorted({*_spaced(last + 1, POINTS), *corners})
-    else:
-        steps = sorted({0, last})
-    lr, rho = rates.lr_factor(recipe), rates.rho_factor(recipe)
-    radius = rates.initial_rho(recipe)
-    return Schedule(
-        steps,
-        [short(recipe.lr * lr(step)) for step in steps],
-        None if radius is None else [short(radius * rho(step)) for step in steps],
-    )
+        corners = (step for warmup in (recipe.warmup, recipe.rho_warmup) if warmup for step in (warmup - 1, warmup))
+        steps |= {*_spaced(recipe.steps + 1), *corners}
+    lr, rho, radius = rates.lr_factor(recipe), rates.rho_factor(recipe), rates.initial_rho(recipe)
+    return {
+        "steps": sorted(steps),
+        "lr": [short(recipe.lr * lr(step)) for step in sorted(steps)],
+        "rho": None if radius is None else [short(radius * rho(step)) for step in sorted(steps)],
+    }
 
 
 def short(value: float | None, digits: int = 4) -> Number:
@@ -76,8 +61,6 @@ def full(value: float | None) -> Number:
     return short(value, 10)
 
 
-def _spaced(count: int, most: int) -> list[int]:
-    """Return at most `most` evenly spaced indices below `count`, with both ends."""
-    if count <= most:
-        return list(range(count))
-    return [round(place * (count - 1) / (most - 1)) for place in range(most)]
+def _spaced(count: int) -> list[int]:
+    """Return at most POINTS evenly spaced indices below `count`, with both ends."""
+    return np.linspace(0, count - 1, min(count, POINTS)).round().astype(int).tolist() if count else []

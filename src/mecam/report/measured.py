@@ -19,9 +19,13 @@ scale.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from mecam.report.curves import Number, short
 from mecam.storage.files import read_json
@@ -62,14 +66,14 @@ def read_curvature(folder: Path, run: int) -> Curvature | None:
     file = folder / CURVATURE
     if not file.exists():
         return None
-    values = _values(file, ("split", "loss", "gradient_norm", "rho", "numerator", "curvature"))
-    rho, numerator, curvature = (_numbers(file, values[name]) for name in ("rho", "numerator", "curvature"))
-    if not len(rho) == len(numerator) == len(curvature):
-        raise ValueError(f"{file} has lists of unequal length")
+    values = read_json(file, error=ValueError)
     loss, norm, eigenvalue = (
-        _number(file, values.get(name)) for name in ("loss", "gradient_norm", "largest_eigenvalue")
+        short(float(_array(file, values, name, 0))) for name in ("loss", "gradient_norm", "largest_eigenvalue")
     )
-    return Curvature(run, str(values["split"]), loss, norm, eigenvalue, rho, numerator, curvature)
+    lists = [list(map(short, _array(file, values, name, 1))) for name in ("rho", "numerator", "curvature")]
+    if len(set(map(len, lists))) > 1:
+        raise ValueError(f"{file} has lists of unequal length")
+    return Curvature(run, str(values.get("split", "")), loss, norm, eigenvalue, *lists)
 
 
 def read_surface(folder: Path, run: int) -> Surface | None:
@@ -77,36 +81,28 @@ def read_surface(folder: Path, run: int) -> Surface | None:
     file = folder / LANDSCAPE
     if not file.exists():
         return None
-    values = _values(file, ("split", "x", "y", "loss"))
-    x, y = _numbers(file, values["x"]), _numbers(file, values["y"])
-    loss = [_numbers(file, row) for row in _list(file, values["loss"])]
-    if len(loss) != len(y) or {len(row) for row in loss} != {len(x)}:
-        raise ValueError(f"{file} has a loss grid that does not fit its x and y")
-    holes = sum(entry is None for row in loss for entry in row)
-    across, down = -(-len(x) // SIDE), -(-len(y) // SIDE)
-    thinned = [row[::across] for row in loss[::down]]
-    return Surface(run, str(values["split"]), str(values.get("directions", "")), x[::across], y[::down], thinned, holes)
-
-
-def _values(file: Path, needed: tuple[str, ...]) -> dict[str, Any]:
     values = read_json(file, error=ValueError)
-    missing = [name for name in needed if name not in values]
-    if missing:
-        raise ValueError(f"{file} has no entry {missing[0]!r}")
-    return values
+    x, y, loss = _array(file, values, "x", 1), _array(file, values, "y", 1), _array(file, values, "loss", 2)
+    if loss.shape != (len(y), len(x)):
+        raise ValueError(f"{file} has a loss grid that does not fit its x and y")
+    across, down = -(-len(x) // SIDE), -(-len(y) // SIDE)
+    return Surface(
+        run,
+        str(values.get("split", "")),
+        str(values.get("directions", "")),
+        list(map(short, x[::across])),
+        list(map(short, y[::down])),
+        [list(map(short, row)) for row in loss[::down, ::across]],
+        holes=int((~np.isfinite(loss)).sum()),
+    )
 
 
-def _list(file: Path, value: Any) -> list[Any]:
-    if not isinstance(value, list):
-        raise ValueError(f"{file} has {value!r} where a list should be")
-    return value
-
-
-def _numbers(file: Path, values: Any) -> list[Number]:
-    return [_number(file, value) for value in _list(file, values)]
-
-
-def _number(file: Path, value: Any) -> Number:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-        raise ValueError(f"{file} has {value!r} where a number should be")
-    return short(value)
+def _array(file: Path, values: Mapping[str, Any], name: str, dimensions: int) -> NDArray[np.float64]:
+    """Return an entry as an array; null is NaN."""
+    try:
+        array = np.array(values.get(name), dtype=float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{file} has entries in {name!r} that are not numbers: {error}") from error
+    if array.ndim != dimensions:
+        raise ValueError(f"{file} has {array.ndim} dimensions in {name!r}; expected {dimensions}")
+    return array

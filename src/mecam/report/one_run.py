@@ -12,9 +12,8 @@ import numpy as np
 from mecam.data.domains import DomainSet
 from mecam.recipe import Recipe, recipe_of
 from mecam.report.commands import command, toml
-from mecam.report.curves import Curve, Number, curve
-from mecam.report.mistakes import class_names
-from mecam.report.thumbnails import Thumbnails
+from mecam.report.curves import Number, curve
+from mecam.report.images import Thumbnails, class_names
 from mecam.runs import RunError, RunFolder, runs_in
 from mecam.serving.labelled import Labelled
 from mecam.serving.page import Mistakes, confusion, document, table, wrong_images
@@ -153,12 +152,11 @@ def _data(folder: RunFolder, recipe: Recipe, notes: list[str]) -> DomainSet | No
     return None
 
 
-def _evaluations(evaluations: Curve, target: str | None) -> str:
+def _evaluations(evaluations: Mapping[str, Any], target: str | None) -> str:
     unseen = [] if target is None else [f"{target}, unseen"]
     rows: list[tuple[str, ...]] = [("step", "sources' held-out images", "their loss", *unseen)]
-    values = [evaluations.source_accuracy, evaluations.source_loss, *([evaluations.target_accuracy] if unseen else [])]
-    for place, step in enumerate(evaluations.steps):
-        accuracy, loss, *others = (column[place] for column in values)
+    names = ("steps", "source_accuracy", "source_loss", *(["target_accuracy"] if unseen else []))
+    for step, accuracy, loss, *others in zip(*(evaluations[name] for name in names), strict=True):
         rows.append((str(step), _points(accuracy), "-" if loss is None else f"{loss:g}", *map(_points, others)))
     return table(rows)
 
