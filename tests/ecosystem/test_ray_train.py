@@ -48,6 +48,7 @@ def test_two_workers_train_as_one_process(tmp_path: Path) -> None:
 
     path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     ray.init(
+        address="local",  # another cluster may run on this machine
         num_cpus=2,
         include_dashboard=False,
         log_to_driver=False,
