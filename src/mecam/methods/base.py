@@ -85,6 +85,7 @@ class Method:
         False  # its loss is not a mean over images: under torchrun each process computes it on its own part
     )
     mates: ClassVar[bool] = False  # predictions depend on the other images of the batch
+    on_features: ClassVar[bool] = False  # trains a head whose input are features of a frozen backbone
     optimizer_settings: ClassVar[Mapping[str, Any]] = {}  # Adam's settings by the authors; the recipe has priority
     virtual_domain: Any = None  # has `active()`, which an optimizer enters for its meta pass
 
