@@ -1,6 +1,7 @@
 """Train image classifiers that hold up in domains they have never seen.
 
-`mecam.train(recipe)` is what `mecam train` does, `mecam.bench(...)` what `mecam bench` does. Nothing is imported before
+`mecam.fit(...)` is what `mecam fit` does, `mecam.train(recipe)` what `mecam train` does, and `mecam.bench(...)` what
+`mecam bench` does. Nothing is imported before
 it is asked for, so that `import mecam` and `mecam --help` are quick.
 """
 
@@ -8,6 +9,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 _FUNCTIONS = {
+    "fit": "mecam.fitting",
     "train": "mecam.training",
     "bench": "mecam.benchmark.experiment",
     "Recipe": "mecam.recipe",

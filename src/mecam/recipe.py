@@ -33,8 +33,14 @@ Settings = dict[str, Any]
 SHAPES: dict[str, Any] = {"backbone": "resnet8", "steps": 300, "evaluate_every": 50, "lr": 3e-3, "image_size": 32}
 PROTOCOL: dict[str, Any] = {"backbone": "lite0", "steps": 5000, "evaluate_every": 100, "lr": 5e-5, "image_size": None}
 # a head on frozen features: there are no images to augment, and no layers for a virtual domain
-HEAD: dict[str, Any] = {"steps": 500, "evaluate_every": 50, "lr": 1e-3, "lr_schedule": "cosine"}
-HEAD |= {"augment": False, "virtual": "none"}
+HEAD: dict[str, Any] = {
+    "steps": 500,
+    "evaluate_every": 50,
+    "lr": 1e-3,
+    "lr_schedule": "cosine",
+    "augment": False,
+    "virtual": "none",
+}
 # on the embedded set networks start from scratch, where the published weights of these penalties prevent learning
 FROM_SCRATCH = {"irm": {"lam": 1.0}, "fishr": {"lam": 100.0}}
 BATCHES = {"arm": 8}  # images per domain of methods whose authors do not use 32

@@ -53,7 +53,7 @@ def test_the_defaults_fit_a_head() -> None:
 
 def test_the_head_is_trained_as_by_hand() -> None:
     """Plain SGD on the same batches, in float64."""
-    plain = {"optimizer": "sgd", "lr": 0.1, "optimizer_settings": {"momentum": 0.0}}
+    plain = {"optimizer": "sgd", "lr": 0.1, "lr_schedule": "constant", "optimizer_settings": {"momentum": 0.0}}
     run, by_hand = run_of(**plain), run_of(**plain)
     linear = torch.nn.Linear(run.network.num_features, 7, dtype=torch.float64)
     linear.load_state_dict(by_hand.network.head.state_dict())

@@ -15,6 +15,8 @@ FIRST = """Train image classifiers that generalize to unseen domains.
 
 \b
 First steps:
+  mecam fit root --minutes 15 --out model                  train on root/<domain>/<class>/<image> within a time
+                                                           budget, and estimate the accuracy in a new domain
   mecam doctor                                             report hardware, packages and known problems
   mecam train --optimizer mecam --target sketch            train on the embedded data set
   mecam bench --data root --optimizer adam,mecam --out results

@@ -20,10 +20,12 @@ from mecam.data.open import cache_folder
 from mecam.models.network import Network
 from mecam.preprocessing import Preprocessing
 from mecam.progress import Event, Progress, silent
+from mecam.recipe import Recipe
 from mecam.runs import write_atomic
 from mecam.runs._tensors import pack, unpack
 from mecam.runs.files import make_folder
 from mecam.storage.checksums import digest_blocks
+from mecam.training.build import build_network
 from mecam.training.evaluate import BATCH, BATCH_ON_CPU, evaluating
 from mecam.training.machine import Machine
 
@@ -58,6 +60,14 @@ def freeze(
     return weights, features
 
 
+def has_features(recipe: Recipe, machine: Machine, data: DomainSet) -> bool:
+    """Return whether the features of this recipe are in the cache; its weights must be pretrained or from a file."""
+    network = build_network(recipe, len(data.classes))
+    weights = dict(network.featurizer.state_dict())
+    key = digest_of(weights, data, machine, backbone=recipe.backbone, preprocessing=network.preprocessing)
+    return all(file.exists() for file in _files(data, key))
+
+
 def digest_of(
     weights: dict[str, Tensor], data: DomainSet, machine: Machine, *, backbone: str, preprocessing: Preprocessing
 ) -> str:
@@ -76,10 +86,11 @@ def digest_of(
 
 def compute(network: Network, data: DomainSet, machine: Machine, key: str, progress: Progress = silent) -> list[Tensor]:
     """Return the features of every domain, from the cache where they are there and intact."""
-    folder, features = cache_folder() / "features" / f"{data.name}-{key}", []
+    features: list[Tensor] = []
+    computed = False
     counts = [len(data.labels(domain)) for domain in range(len(data.domains))]
-    for domain, count in enumerate(counts):
-        file, own = folder / f"{domain}.safetensors", None
+    for domain, (file, count) in enumerate(zip(_files(data, key), counts, strict=True)):
+        own = None
         if machine.writes:  # under torchrun the other processes wait for the first one's
             own = _read(file, key, count, network.num_features)
         if machine.writes and own is None:
@@ -87,10 +98,11 @@ def compute(network: Network, data: DomainSet, machine: Machine, key: str, progr
             def report(done: int, before: int = sum(counts[:domain])) -> None:
                 progress(Event("features", before + done, sum(counts), "images"))
 
-            own = _features(network, data, domain, machine, report)
+            own, computed = _features(network, data, domain, machine, report), True
             _write(file, own, key)
         features.append(ranks.from_first(own))
-    progress(Event("features", sum(counts), sum(counts), "images", kind="done"))
+    if computed:
+        progress(Event("features", kind="done"))
     return features
 
 
@@ -108,6 +120,12 @@ def _features(
             pixels = evaluate_transform(images, network.preprocessing)
             parts.append(network.pooled(pixels.contiguous(memory_format=torch.channels_last)).float().cpu())
     return torch.cat(parts)
+
+
+def _files(data: DomainSet, key: str) -> list[Path]:
+    """Return the file in the cache of each domain."""
+    folder = cache_folder() / "features" / f"{data.name}-{key}"
+    return [folder / f"{domain}.safetensors" for domain in range(len(data.domains))]
 
 
 def _read(file: Path, key: str, count: int, width: int) -> Tensor | None:
