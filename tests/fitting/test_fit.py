@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from mecam.benchmark import results
 from mecam.cli import app
 from mecam.data.domains import DataError
 from mecam.fitting import Verdict
+from mecam.fitting.plan import Plan, begin
 from mecam.fitting.publish import publish
 from mecam.progress import Event
 from mecam.recipe import RecipeError
@@ -24,7 +26,7 @@ from mecam.runs.find import verify
 from mecam.serving import export, load_model
 from tests.serving.runs import CLASSES, DOMAINS, write_images
 
-SMALL: dict[str, Any] = {"backbone": "lite0small", "device": "cpu"}
+SMALL: dict[str, Any] = {"backbone": "lite0small", "device": "cpu", "minutes": 0.01}  # no time for fine-tuning
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -94,7 +96,7 @@ def test_a_killed_fit_leaves_a_model_and_resumes(
 ) -> None:
     out = tmp_path / "model"
     command = [sys.executable, "-m", "mecam.cli", "fit", str(images), "--out", str(out), "--device", "cpu"]
-    command += ["--backbone", "lite0small"]
+    command += ["--backbone", "lite0small", "--minutes", "0.01"]
     child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert child.stderr is not None
     for line in child.stderr:
@@ -113,7 +115,7 @@ def test_a_killed_fit_leaves_a_model_and_resumes(
 
 def test_the_command(whole: tuple[Path, Verdict, list[str]], images: Path) -> None:
     result = CliRunner().invoke(
-        app, ["fit", str(images), "--out", str(whole[0]), "--backbone", "lite0small", "--device", "cpu"]
+        app, ["fit", str(images), "--out", str(whole[0]), "--backbone", "lite0small", "--minutes", "0.01"]
     )
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith("expected accuracy in a new domain: ")
@@ -163,7 +165,7 @@ def test_an_image_that_cannot_be_read_is_named_or_skipped(tmp_path: Path) -> Non
     with pytest.raises(DataError, match=r"lab/red/0\.jpg"):
         mecam.fit(root, out=tmp_path / "model", **SMALL)
     with pytest.raises(RecipeError, match="minutes"):
-        mecam.fit(root, out=tmp_path / "model", skip_unreadable=True, minutes=-1, **SMALL)
+        mecam.fit(root, out=tmp_path / "model", skip_unreadable=True, **{**SMALL, "minutes": -1})
 
 
 def test_publishing_replaces_a_model(whole: tuple[Path, Verdict, list[str]], tmp_path: Path) -> None:
@@ -177,3 +179,40 @@ def test_publishing_replaces_a_model(whole: tuple[Path, Verdict, list[str]], tmp
     (out / "model.safetensors").write_bytes(b"half")  # as a kill between two names leaves it
     publish(final, out)
     assert verify([out]) == (1, [])
+
+
+@pytest.mark.parametrize("better", ["head", "all"])
+def test_fine_tuning_is_kept_where_it_is_better(
+    better: str, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = {"optimizer": "adam", "steps": 2, "batch": 2, "evaluate_every": 2}
+    monkeypatch.setattr("mecam.fitting.run.settings", lambda *_: few)
+    means = iter([80.0] * 6 + [90.0 if better == "all" else 70.0] * 3)  # heads alone, then heads and what is tuned
+    monkeypatch.setattr("mecam.fitting.run.accuracy_of", lambda _: next(means))
+    out, tasks = tmp_path / "model", set()
+
+    def progress(event: Event) -> None:
+        tasks.add(event.task)
+
+    verdict = mecam.fit(images, out=out, progress=progress, **SMALL)
+    assert verdict.chosen == better
+    assert verdict.accuracy == (90.0 if better == "all" else 80.0)
+    assert verdict.others == ({"head": 80.0} if better == "all" else {"all": 70.0})
+    assert any(line.startswith("tried: ") for line in verdict.lines())
+    recipe = mecam.Recipe.from_dict(RunFolder(out).read_run()["recipe"])
+    assert (recipe.trainable, recipe.target) == (better, None)
+    assert verify([out]) == (1, [])
+    assert ("final, all weights" in tasks) == (better == "all")
+    tuned = [run for run in results.read(out / "leave-one-out")[0] if run.recipe.trainable == "all"]
+    assert len(tuned) == 3
+    for run in tuned:  # from the head that never saw the target
+        head = RunFolder(Path(str(run.recipe.weights)).parent)
+        assert head.read_run()["recipe"]["target"] == run.target
+        assert (run.recipe.steps, run.recipe.lr) == (2, 5e-5)
+
+
+def test_another_budget_decides_fine_tuning_anew(whole: tuple[Path, Verdict, list[str]]) -> None:
+    given = Plan("images", "lite0", minutes=5.0)
+    replace(given, tuning={}).write(whole[0].parent)
+    assert begin(whole[0].parent, given).tuning == {}
+    assert begin(whole[0].parent, replace(given, minutes=60.0)).tuning is None

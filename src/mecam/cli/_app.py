@@ -22,7 +22,6 @@ First steps:
   mecam bench --data root --optimizer adam,mecam --out results
                                                            leave out each domain of root/<domain>/<class>/<image>
                                                            in turn, and print accuracies on the unseen domain
-  mecam train --data root --optimizer mecam --out model    train on all domains, for use in a new one
   mecam list                                               list methods, optimizers, backbones, data sets
   mecam COMMAND --help                                     options and examples of a command
 """

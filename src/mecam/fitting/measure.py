@@ -13,6 +13,8 @@ from mecam.recipe import Recipe
 from mecam.training.build import build_network
 from mecam.training.evaluate import BATCH, BATCH_ON_CPU
 from mecam.training.machine import Machine
+from mecam.training.run import Run
+from mecam.training.step import train_step
 
 TRIES = 3
 ENOUGH = 3.0  # seconds
@@ -34,3 +36,16 @@ def images_per_second(recipe: Recipe, machine: Machine, data: DomainSet) -> floa
         if time.perf_counter() - start > ENOUGH:
             break
     return count / taken
+
+
+def seconds_per_step(recipe: Recipe, machine: Machine, data: DomainSet) -> float:
+    """Return the seconds of a training step, the last of up to three."""
+    run, start = Run(recipe, machine, data), time.perf_counter()
+    for step in range(TRIES):
+        begun = time.perf_counter()
+        if (loss := train_step(run, step)) is not None:
+            float(loss)  # waits for the device
+        taken = time.perf_counter() - begun
+        if time.perf_counter() - start > ENOUGH and step > 0:
+            break
+    return taken

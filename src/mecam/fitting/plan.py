@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from mecam.models.registry import find as find_backbone
-from mecam.recipe import Recipe, RecipeError
+from mecam.recipe import PROTOCOL, Recipe, RecipeError
 from mecam.runs import RunError, write_atomic
 from mecam.runs.files import read_sealed
 from mecam.storage.checksums import seal
@@ -24,8 +25,8 @@ class Plan:
     weights: str | None = None
     seed: int = 0
     skip_unreadable: bool = False
-    seconds: float = 0.0  # spent in earlier sessions
-    notes: list[str] = field(default_factory=list)
+    minutes: float | None = None  # the budget as it was given
+    tuning: dict[str, Any] | None = None  # recipe entries of fine-tuning; empty: not within the budget; None: undecided
 
     def probe(self, target: str | None) -> Recipe:
         """Return the recipe of a head on frozen features."""
@@ -37,6 +38,20 @@ class Plan:
             seed=self.seed,
             skip_unreadable=self.skip_unreadable,
             trainable="head",
+        )
+
+    def tuned(self, target: str | None, head: Path) -> Recipe:
+        """Return the recipe of fine-tuning all weights from a model with a trained head."""
+        return Recipe(
+            data=self.data,
+            target=target,
+            backbone=self.backbone,
+            weights=str(head.resolve()),
+            seed=self.seed,
+            skip_unreadable=self.skip_unreadable,
+            lr=PROTOCOL["lr"],
+            lr_schedule="cosine",
+            **(self.tuning or {}),
         )
 
     def write(self, out: Path) -> None:
@@ -66,7 +81,7 @@ def begin(out: Path, given: Plan) -> Plan:
         old, new = getattr(there, name), getattr(given, name)
         if old != new:
             raise RunError(f"{out} holds a fit with {name}={old}, and now it is {new}; give another --out")
-    return there
+    return there if there.minutes == given.minutes else given  # another budget: fine-tuning is decided anew
 
 
 def check_backbone(backbone: str, weights: str | None) -> None:

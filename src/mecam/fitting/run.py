@@ -13,6 +13,7 @@ Every part is a run that resumes. The head on all domains comes first: from then
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections import Counter
@@ -20,15 +21,16 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from statistics import fmean
 
 from mecam.data.domains import DomainSet
 from mecam.data.folder import Scan
 from mecam.data.open import open_data
-from mecam.fitting.measure import images_per_second
+from mecam.fitting.measure import images_per_second, seconds_per_step
 from mecam.fitting.plan import Plan, begin, check_backbone
 from mecam.fitting.publish import publish
-from mecam.fitting.verdict import Verdict, accuracy_of, interval, recalls
+from mecam.fitting.tuning import FEWEST, Rates, batch_on, least_seconds_per_step, settings
+from mecam.fitting.verdict import Verdict, accuracy_of, interval, nested, recalls
 from mecam.progress import Event, Progress, clock, silent
 from mecam.recipe import Recipe, RecipeError, spelled
 from mecam.report import write as write_report
@@ -79,7 +81,7 @@ def fit(
     budget = 60 * (MINUTES.get(machine.device.type, MINUTES["cuda"]) if minutes is None else minutes)
     if not budget > 0:
         raise RecipeError(f"minutes={minutes} is not allowed; it must be positive")
-    given = Plan(spelled(str(root)), backbone, weights, seed, skip_unreadable)
+    given = Plan(spelled(str(root)), backbone, weights, seed, skip_unreadable, minutes)
     begin(out, given)  # refuses another fit before the data is packed
     with claim(out):
         plan = begin(out, given)
@@ -110,9 +112,20 @@ class _Fit:
             domain: self._train(self.plan.probe(domain), LEFT_OUT, f"head without {domain}")
             for domain in self.data.domains
         }
-        verdict = self._verdict("head", {domain: run.read_result() for domain, run in heads.items()})
+        verdict = self._verdict({"head": heads})
         self._note(verdict.lines()[0])
-        return self._deliver(verdict)
+        seconds = self.budget - (time.monotonic() - self.start)
+        plan, advice = self._plan_tuning(seconds)
+        if plan.tuning:
+            self._note(f"fine-tuning all weights: {plan.tuning['steps']} steps of {plan.tuning['optimizer']} per run")
+            tuned = {
+                domain: self._train(plan.tuned(domain, head.model_file), LEFT_OUT, f"all weights without {domain}")
+                for domain, head in heads.items()
+            }
+            verdict = self._verdict({"head": heads, "all": tuned})
+            if verdict.chosen == "all":
+                publish(self._train(plan.tuned(None, final.model_file), FINAL, "final, all weights"), self.out)
+        return self._deliver(replace(verdict, notes=(*verdict.notes, *advice)))
 
     def _announce(self) -> None:
         """Say what will be done and for how long."""
@@ -147,19 +160,51 @@ class _Fit:
         self.progress(Event(name, recipe.steps, recipe.steps, text=text, kind="done"))
         return run
 
-    def _verdict(self, chosen: str, results: Mapping[str, Mapping[str, Any]]) -> Verdict:
-        by_domain = {domain: accuracy_of(result) for domain, result in results.items()}
-        low, high = interval(list(by_domain.values()))
+    def _plan_tuning(self, seconds: float) -> tuple[Plan, list[str]]:
+        """Return the plan with the settings of fine-tuning in this time, and what more time would bring."""
+        device, domains = self.machine.device.type, len(self.data.domains)
+        probe, batch = self.plan.probe(None), batch_on(device)
+        images = images_per_second(probe, self.machine, self.data) if not self.plan.tuning else 1.0
+        counts = [len(self.data.labels(domain)) for domain in range(domains)]
+        rates = Rates(least_seconds_per_step(domains - 1, batch, images), images, counts, 2 if device == "cpu" else 5)
+        plan = self.plan
+        if plan.tuning is None:
+            if rates.steps(seconds) >= FEWEST:
+                rates = replace(rates, step=self._seconds_per_step(batch))
+            plan = replace(plan, tuning=settings(rates, seconds, batch))
+            plan.write(self.out)
+        if plan.tuning:
+            return plan, []
+        minutes = 5 * math.ceil((self.budget - seconds + rates.seconds(FEWEST)) / 300)
+        advice = f"fine-tuning all weights was not tried: it takes {minutes} minutes or more here, a GPU some minutes; "
+        return plan, [f"{advice}with more time, repeat the command with --minutes {minutes}"]
+
+    def _seconds_per_step(self, batch: int) -> float:
+        """Measure a step of fine-tuning that leaves out a domain."""
+        head = RunFolder(self.out).model_file
+        plan = replace(self.plan, tuning={"batch": batch})
+        return seconds_per_step(plan.tuned(self.data.domains[0], head), self.machine, self.data)
+
+    def _verdict(self, tried: Mapping[str, Mapping[str, RunFolder]]) -> Verdict:
+        """Judge what was tried, by left-out domain; the best on average is chosen."""
+        results = {name: {domain: run.read_result() for domain, run in runs.items()} for name, runs in tried.items()}
+        accuracies = {
+            name: {domain: accuracy_of(result) for domain, result in of.items()} for name, of in results.items()
+        }
+        means = {name: fmean(values.values()) for name, values in accuracies.items()}
+        chosen = max(means, key=means.__getitem__)
+        expected = list(nested(accuracies).values())
+        low, high = interval(expected)
         return Verdict(
             path=self.out,
             chosen=chosen,
-            accuracy=sum(by_domain.values()) / len(by_domain),
+            accuracy=fmean(expected),
             low=low,
             high=high,
-            by_domain=by_domain,
-            by_class=recalls(results, self.data.classes),
+            by_domain=accuracies[chosen],
+            by_class=recalls(results[chosen], self.data.classes),
             majority=self._majority(),
-            others={},
+            others={name: mean for name, mean in means.items() if name != chosen},
             seconds=self._spent(),
         )
 
@@ -187,7 +232,7 @@ class _Fit:
         return verdict
 
     def _spent(self) -> float:
-        return self.plan.seconds + time.monotonic() - self.start
+        return time.monotonic() - self.start
 
     def _note(self, text: str) -> None:
         self.progress(Event(NOTE, text=text, kind="warning"))
