@@ -1,14 +1,14 @@
 """Train image classifiers that hold up in domains they have never seen.
 
-`mecam.train(recipe)` is what `mecam train` does, `mecam.evaluate(model, folder)` what `mecam evaluate` does, and
-`mecam.bench(...)` what `mecam bench` does. Nothing is imported before it is asked for, so that `import mecam` and
-`mecam --help` are quick.
+`mecam.fit`, `mecam.train`, `mecam.evaluate` and `mecam.bench` are the commands of these names as functions. Nothing is
+imported before it is asked for, so that `import mecam` and `mecam --help` are quick.
 """
 
 from typing import Any
 
 __version__ = "0.1.0"
 _FUNCTIONS = {
+    "fit": "mecam.fitting",
     "train": "mecam.training",
     "evaluate": "mecam.serving",
     "bench": "mecam.benchmark.experiment",

@@ -25,12 +25,22 @@ from mecam.profiles import RecipeError as RecipeError
 
 Selection = Literal["validation", "last", "oracle"]
 Schedule = Literal["constant", "cosine", "linear", "inverse_sqrt"]
+Trainable = Literal["all", "head"]
 Settings = dict[str, Any]
 
 # defaults by data set: the protocol's, on images of the backbone's own size, for all but the embedded one. Embedded
 # images have 32 pixels; enlarging them adds nothing
 SHAPES: dict[str, Any] = {"backbone": "resnet8", "steps": 300, "evaluate_every": 50, "lr": 3e-3, "image_size": 32}
 PROTOCOL: dict[str, Any] = {"backbone": "lite0", "steps": 5000, "evaluate_every": 100, "lr": 5e-5, "image_size": None}
+# a head on frozen features: there are no images to augment, and no layers for a virtual domain
+HEAD: dict[str, Any] = {
+    "steps": 500,
+    "evaluate_every": 50,
+    "lr": 1e-3,
+    "lr_schedule": "cosine",
+    "augment": False,
+    "virtual": "none",
+}
 # on the embedded set networks start from scratch, where the published weights of these penalties prevent learning
 FROM_SCRATCH = {"irm": {"lam": 1.0}, "fishr": {"lam": 100.0}}
 BATCHES = {"arm": 8}  # images per domain of methods whose authors do not use 32
@@ -87,6 +97,7 @@ class Recipe:
     balanced: bool = entry(False, "Sample classes evenly.")
     augment: bool = entry(True, "Augment training images.")
     skip_unreadable: bool = entry(False, "Skip unreadable images and report them.")
+    trainable: Trainable = entry("all", "Weights to train; head: on cached features of the frozen backbone.")
     freeze_bn: bool | None = entry(None, "Freeze batch norm. Default: for pretrained backbones.")
     precision: Literal["auto", "fp32", "bf16"] = entry("auto", "Floating-point format of the backbone.")
     compile: bool = entry(False, "Use torch.compile.")
@@ -227,7 +238,8 @@ def _check(name: str, value: Any) -> None:
 def _with_defaults(values: dict[str, Any], profile: str | None) -> dict[str, Any]:
     """Complete the values by those of the profile, the data set and the method."""
     values["data"] = spelled(values.get("data", Recipe.data))
-    defaults = SHAPES if values["data"] == Recipe.data else PROTOCOL
+    embedded = values["data"] == Recipe.data
+    defaults = {**(SHAPES if embedded else PROTOCOL), **(HEAD if values.get("trainable") == "head" else {})}
     method = values.get("method", Recipe.method)
     if method in OPTIMIZERS:
         values.setdefault("optimizer", OPTIMIZERS[method])
@@ -235,7 +247,7 @@ def _with_defaults(values: dict[str, Any], profile: str | None) -> dict[str, Any
         under_adam = defaults if profile is None else profiles.defaults(profile, {**values, "optimizer": "adam"})
         values |= _fish(values, under_adam["lr"])
     named: Settings = {} if profile is None else profiles.defaults(profile, values)
-    if profile is None and defaults is SHAPES and method in FROM_SCRATCH:
+    if profile is None and embedded and method in FROM_SCRATCH:
         named["method_settings"] = FROM_SCRATCH[method]
     chosen = {**baseline(), **defaults, "batch": BATCHES.get(method, 32), **named, **values}
     chosen |= {key: {**named[key], **values.get(key, {})} for key, value in named.items() if isinstance(value, dict)}

@@ -300,3 +300,13 @@ def test_bad_words_are_one_line_and_exit_code_2(words: list[str], said: str, tmp
     assert found.exit_code == 2
     assert said in found.stderr
     assert len(found.stderr.splitlines()) == 1
+
+
+def test_a_probe_is_added_for_each_target_seed_and_pretrained_backbone() -> None:
+    options = {"optimizer": "adam,sam", "target": "art,sketch", "seeds": "0,1", "backbone": "lite0small,resnet8"}
+    plain, probed = plan_runs(None, options), plan_runs(None, options, probe=True)
+    probes = [recipe for recipe in probed if recipe not in plain]
+    assert len(probes) == len(probed) - len(plain) == 4
+    assert {(probe.backbone, probe.trainable, probe.optimizer) for probe in probes} == {("lite0small", "head", "adam")}
+    assert {(probe.target, probe.seed) for probe in probes} == {(t, s) for t in ("art", "sketch") for s in (0, 1)}
+    assert not [r for r in plan_runs(None, {**options, "pretrained": False}, probe=True) if r.trainable == "head"]

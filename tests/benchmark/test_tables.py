@@ -259,3 +259,10 @@ def test_several_data_sets_get_a_table_across(tmp_path: Path) -> None:
     text = render(rows(read(tmp_path)[0]), "terminal")
     assert "all data sets" in text
     assert "45.0*" in text  # (60 + 30) / 2; no other row has both
+
+
+def test_heads_on_frozen_features_have_rows_of_their_own(tmp_path: Path) -> None:
+    write_run(tmp_path, 0.8)
+    write_run(tmp_path, 0.7, trainable="head")
+    results, _ = read(tmp_path)
+    assert [row.key.label for row in rows(results)] == ["adam", "adam (head)"]

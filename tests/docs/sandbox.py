@@ -25,6 +25,7 @@ TRAINING = "--steps 1 --set image_size=32 --set batch=4 --set evaluate_every=1 -
 SMALL = {
     "train": f"{TRAINING} --quiet",
     "bench": f"{TRAINING} --set pretrained=false",
+    "fit": "--backbone lite0small --minutes 0.01 --device cpu --quiet",
     "curvature": "--images 8",
     "spectrum": "--images 8 --draws 2",
     "landscape": "--images 8 --steps 3",

@@ -20,6 +20,7 @@ from mecam.data.domains import DataError, HasDomains, domain_index
 from mecam.data.open import locate, open_data
 from mecam.data.pack import OnError
 from mecam.methods import METHODS
+from mecam.models.registry import find as find_backbone
 from mecam.progress import Event, Progress, shown, silent
 from mecam.recipe import Recipe, RecipeError, assign, entry_kind, option
 from mecam.runs import RunFolder
@@ -53,6 +54,7 @@ def bench(
     small: bool = False,
     draws: int = 1,
     grid: str = "none",
+    probe: bool = False,
     out: Path | str = "bench",
     engine: Engine | str = "local",
     workers: int | None = None,
@@ -74,7 +76,7 @@ def bench(
     from mecam.analysis.after_run import measure_names
 
     file = None if experiment is None else Path(experiment)
-    recipes = plan_runs(file, entries, set, small=small, draws=draws, grid=grid)
+    recipes = plan_runs(file, entries, set, small=small, draws=draws, grid=grid, probe=probe)
     names, known = measure_names(measure), None if records is None else Path(records)
     if isinstance(engine, str):
         options: dict[str, Any] = {"workers": workers, "measure": names, "minutes": minutes, "records": known}
@@ -91,8 +93,12 @@ def plan_runs(
     draws: int = 1,
     grid: str = "none",
     absent: bool = False,
+    probe: bool = False,
 ) -> list[Recipe]:
-    """Expand the options into runs; with `absent`, also those on benchmarks that are not on this machine."""
+    """Expand the options into runs; with `absent`, also those on benchmarks that are not on this machine.
+
+    With `probe`, a head on the frozen backbone is added for each data set, target, seed and pretrained backbone.
+    """
     if draws < 1:
         raise RecipeError(f"--draws {draws} is not allowed; it must be at least 1")
     if grid not in GRIDS:
@@ -115,7 +121,20 @@ def plan_runs(
         recipes = search.with_grid(recipes, search.paper_grid(ordered=ordered))
     for recipe in {str({**r.to_dict(), "data": 0, "target": 0, "seed": 0}): r for r in recipes}.values():
         check_parts(recipe)
-    return search.with_draws(recipes, draws)
+    return [*(_probes(recipes) if probe else ()), *search.with_draws(recipes, draws)]
+
+
+def _probes(recipes: Sequence[Recipe]) -> list[Recipe]:
+    """Return the heads on frozen features that these runs are compared with; none without pretrained weights."""
+    shared = ("data", "target", "seed", "backbone", "weights", "pretrained", "image_size", "holdout", "skip_unreadable")
+    probes: dict[str, Recipe] = {}
+    for recipe in recipes:
+        own = find_backbone(recipe.backbone).pretrained if recipe.pretrained is None else recipe.pretrained
+        if own or recipe.weights is not None:
+            probe = Recipe(**{name: getattr(recipe, name) for name in shared}, trainable="head")
+            probes.setdefault(probe.run_id, probe)
+    known = {recipe.run_id for recipe in recipes}
+    return [probe for run_id, probe in probes.items() if run_id not in known]
 
 
 def runs_of(blocks: Sequence[Mapping[str, Any]], *, absent: bool = False) -> list[Recipe]:

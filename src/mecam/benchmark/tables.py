@@ -184,7 +184,7 @@ def _variant_labels(results: Sequence[Result]) -> dict[Any, str]:
     groups: dict[tuple[str, ...], list[tuple[Result, dict[str, Any]]]] = {}
     for result in results:
         recipe = result.recipe
-        place = (result.data, recipe.method, recipe.optimizer, recipe.averaging)
+        place = (result.data, recipe.method, recipe.optimizer, recipe.averaging, recipe.trainable)
         groups.setdefault(place, []).append((result, result.variant))
     labels = {}
     for group in groups.values():
@@ -193,7 +193,9 @@ def _variant_labels(results: Sequence[Result]) -> dict[Any, str]:
         last = [name.rpartition(".")[2] for name in differing]
         short = {name: end if last.count(end) == 1 else name for name, end in zip(differing, last, strict=True)}
         for result, variant in group:
-            labels[result.path] = ", ".join(f"{short[name]}={variant[name]}" for name in differing if name in variant)
+            settings = [f"{short[name]}={variant[name]}" for name in differing if name in variant]
+            frozen = [result.recipe.trainable] if result.recipe.trainable != "all" else []
+            labels[result.path] = ", ".join([*frozen, *settings])
     return labels
 
 

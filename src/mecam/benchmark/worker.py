@@ -87,8 +87,13 @@ class _Reporter:
         self.steps, self._text, self._last = 0, "", 0.0
 
     def __call__(self, event: Event) -> None:
-        self.steps += 1
         now = time.monotonic()
+        if event.task != "step":  # features of a frozen backbone
+            if now - self._last > REPORT_EVERY:
+                self._last, text = now, f"{event.task} {event.done} of {event.total} {event.unit}"
+                self.progress(Event(self.recipe.run_id, 0, self.recipe.steps, text=text, worker=self.worker))
+            return
+        self.steps += 1
         if event.record is not None:
             self._text = accuracies(event.record, self.recipe)
             print(f"step {event.done}: {self._text}", flush=True)

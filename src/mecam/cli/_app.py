@@ -15,12 +15,13 @@ FIRST = """Train image classifiers that generalize to unseen domains.
 
 \b
 First steps:
+  mecam fit root --minutes 15 --out model                  train on root/<domain>/<class>/<image> within a time
+                                                           budget, and estimate the accuracy in a new domain
   mecam doctor                                             report hardware, packages and known problems
   mecam train --optimizer mecam --target sketch            train on the embedded data set
   mecam bench --data root --optimizer adam,mecam --out results
                                                            leave out each domain of root/<domain>/<class>/<image>
                                                            in turn, and print accuracies on the unseen domain
-  mecam train --data root --optimizer mecam --out model    train on all domains, for use in a new one
   mecam list                                               list methods, optimizers, backbones, data sets
   mecam COMMAND --help                                     options and examples of a command
 """

@@ -38,6 +38,9 @@ def bench(
         str,
         typer.Option(help="Hyperparameter grid of MeCAM: none, paper (192 points) or ordered (120, beta <= alpha)."),
     ] = "none",
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Add a head on the frozen backbone as a baseline, if it is pretrained.")
+    ] = False,
     out: Out = Path("bench"),
     engine: Annotated[str, typer.Option(help="Where to run: local or ray.")] = "local",
     workers: Annotated[int | None, typer.Option(help="Parallel runs (local).")] = None,
@@ -69,7 +72,9 @@ def bench(
     from mecam.benchmark.records_file import read_records
     from mecam.data.open import open_data
 
-    recipes = plan_runs(experiment, entries, set_ or [], small=small, draws=draws, grid=grid, absent=dry_run)
+    recipes = plan_runs(
+        experiment, entries, set_ or [], small=small, draws=draws, grid=grid, absent=dry_run, probe=probe
+    )
     names = measure_names(measure or ())
     chosen = make_engine(
         engine, out, device, measure=names, minutes=minutes, records=records, workers=workers,

@@ -22,6 +22,7 @@ class ANDMask(Method):
 
     name = "andmask"
     capturable = True
+    on_features = True
     hyperparameters = {
         "tau": Hyperparameter("agreement from which an entry counts; 1: all domains", high=1, search=Uniform(0.5, 1))
     }

@@ -84,6 +84,7 @@ class Method:
     # its loss is not a mean over images: under torchrun each process computes it on its own part
     compares: ClassVar[bool] = False
     mates: ClassVar[bool] = False  # predictions depend on the other images of the batch
+    on_features: ClassVar[bool] = False  # trains a head whose input are features of a frozen backbone
     optimizer_settings: ClassVar[Mapping[str, Any]] = {}  # Adam's settings by the authors; the recipe has priority
     sides: Mapping[str, Side] = {}  # auxiliary modules such as adversaries, each with its own optimizer; set by `build`
     virtual_domain: Any = None  # has `active()`, which an optimizer enters for its meta pass

@@ -16,6 +16,7 @@ class ERM(Method):
 
     name = "erm"
     capturable = True
+    on_features = True
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         return F.cross_entropy(network(batch.images), batch.labels), state

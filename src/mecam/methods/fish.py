@@ -31,6 +31,7 @@ class Fish(Method):
     """
 
     name = "fish"
+    on_features = True
     hyperparameters = {
         "meta_lr": Hyperparameter(
             "interpolation factor toward θ̃; default: lr", open_low=True, search=Choice((0.05, 0.1, 0.5))

@@ -28,6 +28,7 @@ class Fishr(Annealed):
 
     name = "fishr"
     capturable = True
+    on_features = True
     sources = 2
     images = 2
     compares = True

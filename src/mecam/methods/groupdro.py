@@ -24,6 +24,7 @@ class GroupDRO(Method):
 
     name = "groupdro"
     capturable = True
+    on_features = True
     sources = 2
     compares = True
     hyperparameters = {

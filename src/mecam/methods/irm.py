@@ -23,6 +23,7 @@ class IRM(Annealed):
 
     name = "irm"
     capturable = True
+    on_features = True
     images = 2
     compares = True
 

@@ -25,6 +25,7 @@ class MLDG(Method):
     """
 
     name = "mldg"
+    on_features = True
     hyperparameters = {
         "beta": Hyperparameter("weight of the meta-test gradient", search=LogUniform(-1, 1)),
         "meta_test": Hyperparameter(

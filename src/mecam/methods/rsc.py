@@ -24,6 +24,7 @@ class RSC(Method):
 
     name = "rsc"
     capturable = True
+    on_features = True
     compares = True
     hyperparameters = {
         "feature_drop": Hyperparameter(

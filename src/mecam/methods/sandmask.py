@@ -20,6 +20,7 @@ class SANDMask(ANDMask):
 
     name = "sandmask"
     capturable = True
+    on_features = True
     hyperparameters = {
         "tau": Hyperparameter(
             "agreement above which an entry counts", high=1, open_high=True, search=Uniform(0, 0.999)

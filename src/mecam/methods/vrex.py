@@ -20,6 +20,7 @@ class VREx(Annealed):
 
     name = "vrex"
     capturable = True
+    on_features = True
     sources = 2
     compares = True
 

@@ -32,7 +32,8 @@ def read_weights(folder: RunFolder) -> Weights:
         raise _none_error(folder, f"it was stopped after step {state['step']}, before its first evaluation")
     if facts is None:
         raise _none_error(folder, "its checkpoint, of an earlier version of mecam, does not describe the network")
-    return Weights(best["weights"], facts, f"{where(folder, state['step'])}: these are its best weights so far, "
+    weights = {**state.get("frozen", {}), **best["weights"]}
+    return Weights(weights, facts, f"{where(folder, state['step'])}: these are its best weights so far, "
                    f"of step {best['step']}. Its command resumes it")  # fmt: skip
 
 

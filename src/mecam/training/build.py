@@ -60,6 +60,25 @@ def check_parts(recipe: Recipe) -> None:
     except TypeError as error:  # a setting that is not known, or of another type
         raise RecipeError(f"a setting does not fit: {error}; mecam list --verbose shows them all") from error
     rates.check(recipe)
+    if recipe.trainable == "head":
+        _check_head(recipe)
+
+
+def _check_head(recipe: Recipe) -> None:
+    """Refuse what a head cannot be trained with: its input are the features of a frozen backbone."""
+    if not methods.METHODS.find(recipe.method).on_features:
+        fitting = ", ".join(name for name in methods.METHODS if methods.METHODS.find(name).on_features)
+        raise RecipeError(
+            f"method={recipe.method} acts on images or changes the features, and trainable=head trains on features "
+            f"that are frozen; choose one of {fitting}, or trainable=all"
+        )
+    if recipe.augment:
+        raise RecipeError("augment=true changes images, and trainable=head trains on features; leave augment out")
+    if _has_meta_pass(recipe) and recipe.virtual != "none":
+        raise RecipeError(
+            f"virtual={recipe.virtual} acts inside the backbone, and trainable=head trains on its features; "
+            "give virtual=none"
+        )
 
 
 def own_settings(recipe: Recipe) -> dict[str, Any]:
@@ -193,7 +212,7 @@ def build_feed(
         data,
         sources,
         sampler,
-        Augmentation(network.preprocessing, **strengths),
+        Augmentation(network.preprocessing, **strengths) if recipe.trainable == "all" else None,
         device=device,
         seed=seed_hash(recipe.seed, "augmentation", ranks.rank()),
         capture=recipe.capture,

@@ -21,11 +21,13 @@ from mecam.training.resident import resident
 # images per batch, in the data's order, so that predictions that depend on batch mates are always the same; larger
 # batches leave a CPU's cache
 BATCH, BATCH_ON_CPU = 256, 32
-Forward = Callable[[Tensor], Tensor]  # from stored images (uint8) to logits
+Forward = Callable[[Tensor], Tensor]  # from stored images (uint8) or features to logits
 
 
 def forward_stored(network: nn.Module, preprocessing: Preprocessing, images: Tensor) -> Tensor:
-    """Return the logits of stored images (uint8)."""
+    """Return the logits of stored images (uint8), or of features."""
+    if images.is_floating_point():
+        return network(images).float()  # type: ignore[no-any-return]
     pixels = evaluate_transform(images, preprocessing)
     return network(pixels.contiguous(memory_format=torch.channels_last)).float()  # type: ignore[no-any-return]
 
@@ -74,7 +76,7 @@ def logits_together(
             images = torch.cat([_images(data, int(domain[0]), own, device) for domain, own in runs])
             count = len(images)
             if count < BATCH:
-                images = torch.cat([images, images[-1:].expand(BATCH - count, -1, -1, -1)])
+                images = torch.cat([images, images[-1:].expand(BATCH - count, *images.shape[1:])])
             parts.append(forward(images)[:count].clone())
     return list(torch.split(torch.cat(parts).cpu(), [len(indices) for _, indices in splits]))
 

@@ -49,7 +49,7 @@ class Feed:
         data: DomainSet,
         sources: Sequence[int],
         sampler: DomainSampler,
-        augmentation: Augmentation,
+        augmentation: Augmentation | None,  # None: features, which are used as they are
         *,
         device: torch.device,
         seed: int,
@@ -131,6 +131,8 @@ class Feed:
         return self._augmented(images, aspects), labels
 
     def _augmented(self, images: Tensor, aspects: Tensor) -> Tensor:
+        if self.augmentation is None:
+            return images
         pixels = self.augmentation(images, aspects, generator=self.generator)
         return pixels.contiguous(memory_format=torch.channels_last)
 

@@ -43,7 +43,8 @@ def train(
 ) -> RunFolder:
     """Run the recipe in <out>/<run id>, or resume it; a finished run is left as it is.
 
-    One process at a time works on a run (ClaimedError), whoever starts it. `progress` is called after every step.
+    One process at a time works on a run (ClaimedError), whoever starts it. `progress` is called after every step, and
+    while features are computed.
     `warn` gets a CircumstancesWarning if the run resumes with another instruction set, torch version, device or number
     of threads.
     """
@@ -51,7 +52,8 @@ def train(
     folder = RunFolder(Path(out) / recipe.run_id)
     if ranks.from_first(folder.is_done()):
         return folder
-    run = Run(recipe, machine, open_data(recipe.data, on_error=recipe.on_error) if data is None else data)
+    data = open_data(recipe.data, on_error=recipe.on_error) if data is None else data
+    run = Run(recipe, machine, data, progress if machine.writes else silent)
     with claim(folder.path) if machine.writes else nullcontext() as guard, StopSignals() as signals:
         folder.guard = guard or folder.guard
         state = ranks.from_first(_begin(folder, recipe, machine, warn) if machine.writes else None)

@@ -6,6 +6,7 @@ By default glibc returns freed blocks above 32 MiB to the system, which clears t
 from __future__ import annotations
 
 import ctypes
+import os
 from functools import cache
 
 # the numbers of malloc.h
@@ -16,9 +17,12 @@ PAD = 64 << 20  # bytes that the heap grows by at once
 
 @cache
 def keep_freed_memory() -> bool:
-    """Let this process keep up to 2 GiB of freed memory. Return False where the C library is not glibc."""
+    """Let this process keep up to 2 GiB of freed memory. Return whether it does.
+
+    Other C libraries than glibc, and processes with MALLOC_ settings in their environment, are left as they are.
+    """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
+    if mallopt is None or any(name.startswith("MALLOC_") for name in os.environ):
         return False
     settings = {MMAP_THRESHOLD: KEPT, TRIM_THRESHOLD: KEPT, TOP_PAD: PAD}
     return all(mallopt(name, value) == 1 for name, value in settings.items())

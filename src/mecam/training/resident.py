@@ -35,7 +35,8 @@ def resident(data: DomainSet, device: torch.device) -> Resident | None:
     key = data.fingerprint, device
     if key not in _latest:
         _latest.clear()
-        needed = 3 * data.size[0] * data.size[1] * sum(len(data.labels(d)) for d in range(len(data.domains)))
+        counts = [len(data.labels(domain)) for domain in range(len(data.domains))]
+        needed = sum(counts) * next(data.images(domain, [0]).nbytes for domain, count in enumerate(counts) if count)
         if needed < SHARE * torch.cuda.mem_get_info(device)[0]:
             _latest[key] = Resident(data, device)
     return _latest.get(key)

@@ -65,7 +65,14 @@ def finish(run: Run) -> Result:
     }
     if run.recipe.nonfinite == "skip":
         result["skipped_steps"] = int(run.optimizer.skipped)
-    return Result(run.trained.state_dict(), facts(run), result, _predictions(run, logits))
+    return Result(complete(run, run.trained.state_dict()), facts(run), result, _predictions(run, logits))
+
+
+def complete(run: Run, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of `run.trained` with those of its frozen backbone."""
+    prefix = next(name for name, module in run.trained.named_modules(prefix="") if module is run.network)
+    inside = f"{prefix}.featurizer." if prefix else "featurizer."
+    return {**{f"{inside}{name}": tensor for name, tensor in run.frozen.items()}, **weights}
 
 
 def watched_splits(run: Run) -> dict[Split, NDArray[np.int64]]:
@@ -88,7 +95,7 @@ def metrics(
     """Return the metrics of these splits as records store them; fill `logits`."""
     network, device, forward = run.trained, run.machine.device, run.captures.forward
     preprocessing = run.network.preprocessing
-    measured = evaluate(network, run.data, splits, preprocessing, device=device, forward=forward, keep=logits)
+    measured = evaluate(network, run.inputs, splits, preprocessing, device=device, forward=forward, keep=logits)
     return {str(split): asdict(own) for split, own in measured.items()}
 
 

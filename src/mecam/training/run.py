@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from mecam import averaging, methods, ranks
 from mecam.data.domains import DomainSet, source_domains
@@ -13,11 +14,13 @@ from mecam.data.splits import seed_hash, split_domains
 from mecam.methods import Setting
 from mecam.models.folding import fold_frozen
 from mecam.profiles import lr_ratio
+from mecam.progress import Progress, silent
 from mecam.recipe import Recipe
 from mecam.splits import Part, Split
 from mecam.training import build
 from mecam.training.capture import Captured, Captures
 from mecam.training.evaluate import forward_stored
+from mecam.training.features import freeze
 from mecam.training.machine import Machine
 from mecam.training.nonfinite import Unread
 from mecam.training.rates import Rates
@@ -30,8 +33,9 @@ if TYPE_CHECKING:
 class Run:
     """The parts of a run. `train_step`, `validate`, `finish` and `state_dict` work on them."""
 
-    def __init__(self, recipe: Recipe, machine: Machine, data: DomainSet) -> None:
+    def __init__(self, recipe: Recipe, machine: Machine, data: DomainSet, progress: Progress = silent) -> None:
         self.recipe, self.machine, self.data = recipe, machine, data
+        self.inputs = data  # what the network gets: the images, or their features
         sources, device = source_domains(data, recipe.target), machine.device
         self.method = methods.create(recipe.method, **recipe.method_settings)
         self.splits = split_domains(data, trial=recipe.seed, holdout=recipe.holdout)
@@ -40,6 +44,9 @@ class Run:
         torch.manual_seed(seed_hash(recipe.seed, "weights"))
         self.network = build.build_network(recipe, len(data.classes)).to(device)
         self.network.precision = machine.autocast
+        self.frozen: dict[str, Tensor] = {}  # weights of a backbone that is not trained
+        if recipe.trainable == "head":
+            self.frozen, self.inputs = freeze(self.network, data, machine, backbone=recipe.backbone, progress=progress)
         sizes = len(data.classes), len(sources), recipe.steps
         self.trained = self.method.build(
             self.network, Setting(*sizes, recipe.lr, recipe.weight_decay, lr_ratio(vars(recipe)))
@@ -56,7 +63,7 @@ class Run:
         if self.captures.what != "nothing" and not self.method.mates:
             self.captures.forward = Captured(partial(forward_stored, self.trained, self.network.preprocessing))
         self.averaging = averaging.create(recipe.averaging, **recipe.averaging_settings)
-        self.feed = build.build_feed(recipe, data, sources, self.splits, self.network, device)
+        self.feed = build.build_feed(recipe, self.inputs, sources, self.splits, self.network, device)
         self.draws = torch.Generator().manual_seed(seed_hash(recipe.seed, "draws", ranks.rank()))
         self.method_state = self.method.initial_state()
         self.best = Best(recipe.selection)

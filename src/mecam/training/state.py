@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from mecam import ranks
-from mecam.training.result import facts
+from mecam.training.result import complete, facts
 from mecam.training.run import Run
 from mecam.training.step import on_device
 
@@ -30,7 +30,9 @@ def state_dict(run: Run, step: int) -> dict[str, Any]:
         "method_state": run.method_state,
         "sampler": run.feed.state.sampler,
         "best": run.best.state_dict(),
-        "facts": facts(run),  # so that the best weights can be used before the end
+        # so that the best weights can be used before the end
+        "facts": facts(run),
+        "frozen": complete(run, {}),
         "ranks": ranks.gather(own),
     }
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from mecam.progress import Event, Pace, Progress, shown
+from mecam.progress import Event, Pace, Progress, at_tenths, shown
 from mecam.recipe import Recipe
 from mecam.splits import summarize
 
@@ -43,10 +43,18 @@ def watching(
     """Yield the progress function for `train` on this many source domains; `tensorboard` is a folder for its events."""
     with ExitStack() as stack:
         write = None if tensorboard is None else _tensorboard(tensorboard, stack)
-        show = stack.enter_context(shown(quiet=quiet, lines=lambda event: event.record is not None))
+        tenths = at_tenths()
+
+        def lines(event: Event) -> bool:
+            return event.record is not None if event.task == "step" else tenths(event)
+
+        show = stack.enter_context(shown(quiet=quiet, lines=lines))
         describe = description(recipe, sources)
 
         def progress(event: Event) -> None:
+            if event.task != "step":  # features of a frozen backbone
+                show(event)
+                return
             if write is not None:
                 write(event)
             show(replace(event, text=describe(event)))

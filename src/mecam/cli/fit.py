@@ -1,0 +1,65 @@
+"""`mecam fit`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mecam.cli._app import command, warn
+from mecam.cli.options import Device, Quiet, SkipUnreadable
+
+if TYPE_CHECKING:
+    from mecam.progress import Event
+
+
+@command(
+    "mecam fit root --out model",
+    "mecam fit root --minutes 60 --out model",
+    "mecam fit root --backbone lite1 --out lite1",
+    resumes=True,
+)
+def fit(
+    root: Annotated[str, typer.Argument(help="A folder root/<domain>/<class>/<image>, a store or a data set.")],
+    minutes: Annotated[float | None, typer.Option(help="Time budget. Default: 15 on a CPU, 30 on a GPU.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the model, its export and the page.")] = Path("model"),
+    backbone: Annotated[str, typer.Option(help="Pretrained network: mecam list backbones.")] = "lite0",
+    weights: Annotated[str | None, typer.Option(help="Checkpoint of the backbone, in place of its own.")] = None,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    skip_unreadable: SkipUnreadable = False,
+    device: Device = "auto",
+    quiet: Quiet = False,
+) -> int:
+    """Train a model on a folder of images, and estimate its accuracy in a new domain, within a time budget.
+
+    Leaves out each domain in turn, trains the final model on all of them, and writes it to --out with an ONNX export
+    and a page. The same command resumes. A stopped fit leaves a usable model as soon as there is one.
+    """
+    from mecam.fitting import fit
+    from mecam.progress import shown
+    from mecam.runs import RunFolder
+    from mecam.training import Interrupted
+
+    try:
+        with shown(quiet=quiet, lines=_is_news()) as progress:
+            verdict = fit(
+                root, minutes=minutes, out=out, backbone=backbone, weights=weights, seed=seed, device=device,
+                skip_unreadable=skip_unreadable, progress=progress, warn=warn,
+            )  # fmt: skip
+    except Interrupted as stop:
+        usable = f"; {out} is a usable model" if RunFolder(out).is_done() else ""
+        warn(f"stopped{usable}. The same command resumes.")
+        return 128 + stop.signal_number
+    print("\n".join(verdict.lines()))
+    print(f"model: {out}; page: {out / 'report.html'}; next: mecam predict {out} PHOTO.jpg")
+    return 0
+
+
+def _is_news() -> Callable[[Event], bool]:
+    """Return a filter of lines off a terminal: notes, ends of runs, and long tasks by tenths."""
+    from mecam.progress import at_tenths
+
+    tenths = at_tenths()
+    return lambda event: event.kind != "progress" or (event.unit != "" and tenths(event))

@@ -1,0 +1,96 @@
+"""The recipes of a fit, with every value explicit, and what is kept of it in its folder."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from mecam.models.registry import find as find_backbone
+from mecam.recipe import PROTOCOL, Recipe, RecipeError
+from mecam.runs import RunError, write_atomic
+from mecam.runs.files import read_sealed
+from mecam.storage.checksums import seal
+
+FILE = "fit.json"
+GIVEN = ("data", "backbone", "weights", "seed", "skip_unreadable")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A fit: what was asked for, and what has been decided so far. The same command resumes it."""
+
+    data: str
+    backbone: str
+    weights: str | None = None
+    seed: int = 0
+    skip_unreadable: bool = False
+    minutes: float | None = None  # the budget as it was given
+    tuning: dict[str, Any] | None = None  # recipe entries of fine-tuning; empty: not within the budget; None: undecided
+
+    def probe(self, target: str | None) -> Recipe:
+        """Return the recipe of a head on frozen features."""
+        return Recipe(
+            data=self.data,
+            target=target,
+            backbone=self.backbone,
+            weights=self.weights,
+            seed=self.seed,
+            skip_unreadable=self.skip_unreadable,
+            trainable="head",
+        )
+
+    def tuned(self, target: str | None, head: Path) -> Recipe:
+        """Return the recipe of fine-tuning all weights from a model with a trained head."""
+        return Recipe(
+            data=self.data,
+            target=target,
+            backbone=self.backbone,
+            weights=str(head.resolve()),
+            seed=self.seed,
+            skip_unreadable=self.skip_unreadable,
+            lr=PROTOCOL["lr"],
+            lr_schedule="cosine",
+            **(self.tuning or {}),
+        )
+
+    def write(self, out: Path) -> None:
+        write_atomic(out / FILE, seal(asdict(self)))
+
+    @classmethod
+    def read(cls, out: Path) -> Plan | None:
+        """Return the plan in a folder; None if there is none."""
+        file = out / FILE
+        if not file.exists():
+            return None
+        values = read_sealed(file, ())
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise RunError(f"{file} was written by another version of mecam ({error}); give another --out") from error
+
+
+def begin(out: Path, given: Plan) -> Plan:
+    """Return the plan in this folder, or the given one in an empty folder; refuse a folder with something else."""
+    there = Plan.read(out)
+    if there is None:
+        if (out / "run.json").exists():
+            raise RunError(f"{out} holds a run that is not of mecam fit; give another --out")
+        return given
+    for name in GIVEN:
+        old, new = getattr(there, name), getattr(given, name)
+        if old != new:
+            raise RunError(f"{out} holds a fit with {name}={old}, and now it is {new}; give another --out")
+    return there if there.minutes == given.minutes else given  # another budget: fine-tuning is decided anew
+
+
+def check_backbone(backbone: str, weights: str | None) -> None:
+    """Refuse a backbone that would start from random weights."""
+    entry = find_backbone(backbone)
+    if weights is None and not entry.pretrained:
+        raise RecipeError(
+            f"mecam fit starts from pretrained weights, and {backbone} has none of its own; give --weights FILE, or "
+            "another backbone, such as --backbone lite0"
+        )
+    if weights is None:
+        entry.build(True)  # an ImportError says what to install

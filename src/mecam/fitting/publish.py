@@ -1,0 +1,38 @@
+"""Make a folder the folder of a finished run, in place of the run that it held before."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from mecam.runs import RunFolder, write_atomic
+from mecam.runs.files import make_folder, read_bytes
+from mecam.storage.files import sync_folder
+
+STAGED = "staged"
+
+
+def publish(run: RunFolder, out: Path) -> None:
+    """Copy the files of a finished run to `out`; a no-op if they are there.
+
+    All copies are complete before the first one takes its place, so that a kill finds the former run or the new one. In
+    the few microseconds between the names a reader may find files of both, and reports a wrong checksum; publishing
+    again repairs that.
+    """
+    files = (run.run_file, run.sessions_file, run.records_file, run.model_file, run.predictions_file, run.done_file)
+    present = [file for file in files if file.exists()]
+    if all(_same(file, out / file.name) for file in present):
+        return
+    run.verify()
+    staged = out / STAGED
+    make_folder(staged)
+    for file in present:
+        write_atomic(staged / file.name, read_bytes(file))
+    for file in present:  # done.json is the last
+        os.replace(staged / file.name, out / file.name)
+    sync_folder(out)
+    staged.rmdir()
+
+
+def _same(file: Path, other: Path) -> bool:
+    return other.exists() and read_bytes(file) == read_bytes(other)

