@@ -2,7 +2,7 @@
 
 import pytest
 
-from mecam.fitting.tuning import FEWEST, MARGIN, MOST, Rates, settings
+from mecam.fitting.tuning import FEWEST, MARGIN, MOST, Rates, batch_on, settings
 
 RATES = Rates(step=1.0, images=100.0, counts=[100, 100, 100, 100], evaluations=2)
 
@@ -27,3 +27,8 @@ def test_the_time_of_a_run() -> None:
 )
 def test_settings_follow_the_time(steps: float, expected: dict[str, object]) -> None:
     assert settings(RATES, RATES.seconds(steps), 8) == expected  # type: ignore[arg-type]
+
+
+def test_a_cpu_takes_small_batches() -> None:
+    assert [batch_on("cpu", domains) for domains in (2, 4, 20)] == [8, 4, 2]
+    assert batch_on("cuda", 4) == 32

@@ -163,7 +163,7 @@ class _Fit:
     def _plan_tuning(self, seconds: float) -> tuple[Plan, list[str]]:
         """Return the plan with the settings of fine-tuning in this time, and what more time would bring."""
         device, domains = self.machine.device.type, len(self.data.domains)
-        probe, batch = self.plan.probe(None), batch_on(device)
+        probe, batch = self.plan.probe(None), batch_on(device, domains)
         images = images_per_second(probe, self.machine, self.data) if not self.plan.tuning else 1.0
         counts = [len(self.data.labels(domain)) for domain in range(domains)]
         rates = Rates(least_seconds_per_step(domains - 1, batch, images), images, counts, 2 if device == "cpu" else 5)
