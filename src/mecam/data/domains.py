@@ -19,6 +19,11 @@ class DataError(ValueError):
 class UnreadableError(DataError):
     """Images that cannot be read; after its first line, the message has one line per image."""
 
+    @property
+    def lines(self) -> list[str]:
+        """Return the message by line, as the command line prints it."""
+        return str(self).splitlines()
+
 
 class HasDomains(Protocol):
     """A data set, open or known only by name."""
