@@ -11,13 +11,13 @@ from functools import cache
 
 # the numbers of malloc.h
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3
-KEPT = 2**31 - 1  # bytes of free memory at the end of the heap that are kept; glibc takes an int
+KEPT = 2**31 - 1  # bytes; glibc takes an int. Of the free end of the heap, more than that is returned to the system
 PAD = 64 << 20  # bytes that the heap grows by at once
 
 
 @cache
 def keep_freed_memory() -> bool:
-    """Let this process keep up to 2 GiB of freed memory. Return whether it does.
+    """Let this process keep freed memory for its next allocations. Return whether it does.
 
     Other C libraries than glibc, and processes with MALLOC_ settings in their environment, are left as they are.
     """
