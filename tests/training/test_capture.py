@@ -17,9 +17,9 @@ from mecam.data.shapes import shapes
 from mecam.methods import METHODS
 from mecam.models.folding import fold_frozen
 from mecam.optim import OPTIMIZERS
+from mecam.optim.graphs import Captured
 from mecam.recipe import Recipe
 from mecam.training import train
-from mecam.training.capture import Captured
 from mecam.training.machine import find_machine
 from mecam.training.rates import Rates
 from mecam.training.run import Run

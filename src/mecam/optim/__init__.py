@@ -19,6 +19,7 @@ from mecam.optim.esam import ESAM
 from mecam.optim.fad import FAD
 from mecam.optim.fsam import FSAM
 from mecam.optim.gam import GAM
+from mecam.optim.graphs import capture
 from mecam.optim.gsam import GSAM
 from mecam.optim.last import LastStep
 from mecam.optim.looksam import LookSAM
@@ -49,6 +50,7 @@ __all__ = [
     "RhoSchedule",
     "SharpnessAware",
     "ThinMeCAM",
+    "capture",
     "clear_state",
     "constant",
     "cosine",

@@ -16,7 +16,7 @@ from mecam.data.augment import Augmentation
 from mecam.data.domains import DomainSet
 from mecam.data.sampling import DomainSampler
 from mecam.methods.base import Batch
-from mecam.training.capture import Captured
+from mecam.optim.graphs import Captured
 from mecam.training.resident import resident
 
 

@@ -13,12 +13,13 @@ from mecam.data.domains import DomainSet, source_domains
 from mecam.data.splits import seed_hash, split_domains
 from mecam.methods import Setting
 from mecam.models.folding import fold_frozen
+from mecam.optim.graphs import Captured
 from mecam.profiles import lr_ratio
 from mecam.progress import Progress, silent
 from mecam.recipe import Recipe
 from mecam.splits import Part, Split
 from mecam.training import build
-from mecam.training.capture import Captured, Captures
+from mecam.training.capture import Captures
 from mecam.training.evaluate import forward_stored
 from mecam.training.features import freeze
 from mecam.training.machine import Machine

@@ -16,9 +16,9 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from mecam import ranks
 from mecam.methods import Batch
 from mecam.optim import clear_state
+from mecam.optim.graphs import Captured
 from mecam.training import nonfinite
 from mecam.training.build import batch_size_error
-from mecam.training.capture import Captured
 from mecam.training.run import Run
 
 Update = tuple[Tensor | None, Any]  # the loss at theta, and the method's next state

@@ -1,0 +1,225 @@
+"""Capture work on a GPU once as a CUDA graph and replay it, so that no kernel waits for Python."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from mecam.optim._options import outside
+from mecam.optim._update import counts_on_device
+from mecam.optim.sharpness import SharpnessAware
+
+COUNTERS = ("taken", "skipped")  # of a sharpness-aware optimizer; counted on the device in captured steps
+
+
+class Captured:
+    """A function of tensors, in any nesting of tuples, lists and dicts, that does the same work in every call.
+
+    The first call runs eagerly: libraries choose their kernels, an optimizer creates its state. The second is captured.
+    From then on inputs are copied into the captured ones and the graph replays. The next call overwrites the output.
+
+    Args:
+        function: must do all its work on the device, without waiting for it.
+        generators: generators of the device, besides the default one, that it draws from. Replays advance them.
+    """
+
+    def __init__(self, function: Callable[..., Any], generators: Sequence[torch.Generator] = ()) -> None:
+        self.function, self.generators = function, generators
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._inputs: list[Any] = []
+        self._output: Any = None
+        self._ran = False
+
+    def __call__(self, *inputs: Any) -> Any:
+        if not self._ran:
+            self._ran = True
+            return _on_own_stream(lambda: self.function(*inputs))
+        leaves, shape = tree_flatten(inputs)
+        if self._graph is None:
+            self._inputs = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            self._capture(*tree_unflatten(self._inputs, shape))
+        self._fill(leaves)
+        assert self._graph is not None
+        self._graph.replay()
+        return self._output
+
+    def _capture(self, *inputs: Any) -> None:
+        graph = torch.cuda.CUDAGraph()
+        for generator in self.generators:
+            graph.register_generator_state(generator)
+        gc.collect()
+        collects = gc.isenabled()
+        gc.disable()  # freeing a graph during the capture of another one spoils the capture
+        try:
+            # thread_local: another thread may use the GPU meanwhile
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self._output = self.function(*inputs)
+        finally:
+            if collects:
+                gc.enable()
+        self._graph = graph
+
+    def _fill(self, leaves: list[Any]) -> None:
+        for held, leaf in zip(self._inputs, leaves, strict=True):
+            if isinstance(held, Tensor):
+                held.copy_(leaf, non_blocking=True)
+            elif held != leaf:
+                raise ValueError(f"captured with {held!r}, and now called with {leaf!r}: only tensors may change")
+
+
+def capture(optimizer: Optimizer, loss_function: Callable[..., Tensor]) -> CapturedStep:
+    """Return a function that takes training steps, on a GPU as CUDA graphs: `loss = step(*inputs)`.
+
+    The first step runs eagerly, the second is captured, later ones replay it. A step that cannot be captured runs
+    eagerly, after a warning that says why: `step.reason`. On a CPU, steps run eagerly.
+
+    A graph repeats what Python did in the second step. Do not change the model between steps (train or eval mode,
+    frozen parameters), and let the loss function draw random numbers from the device's default generator only.
+
+    Args:
+        optimizer: an optimizer of this package with nonfinite="skip", or one of torch. torch's Adam and its like take
+            capturable=True or fused=True. Rates that a schedule changes are 0-dim tensors on the device.
+        loss_function: returns the loss, a tensor, for the inputs of a step, such as images and labels. Tensors among
+            these keep their shapes, and all else its values; steps with others run eagerly.
+
+    Example:
+        optimizer = MeCAM(model.parameters(), torch.optim.Adam, lr=3e-5, model=model, nonfinite="skip", fused=True)
+        step = capture(optimizer, lambda images, labels: cross_entropy(model(images), labels))
+        for images, labels in loader:
+            loss = step(images, labels)
+    """
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"optimizer is a {type(optimizer).__name__}; it must be a torch.optim.Optimizer")
+    if not callable(loss_function):
+        raise TypeError(f"loss_function is a {type(loss_function).__name__}; it must be a function of the inputs")
+    return CapturedStep(optimizer, loss_function)
+
+
+class CapturedStep:
+    """What `capture` returns. `reason` says why steps run eagerly; None while they can be captured."""
+
+    def __init__(self, optimizer: Optimizer, loss_function: Callable[..., Tensor]) -> None:
+        self.optimizer, self.loss_function = optimizer, loss_function
+        self.reason = why_not(optimizer)
+        self._graphs: dict[Hashable, Captured] = {}
+        self._captured_for: tuple[Any, ...] | None = None  # shapes and numbers that the graphs hold
+        self._warned: set[str] = set()
+        if self.reason is not None and device_of(optimizer).type != "cpu":
+            self._warn(self.reason)
+
+    def __call__(self, *inputs: Any) -> Tensor:
+        """Take a step on these inputs; return the loss at the current weights."""
+        if self.reason is not None or not self._fits(inputs):
+            return self._eager(*inputs)
+        kind = self.optimizer.plan() if isinstance(self.optimizer, SharpnessAware) else None
+        first = kind not in self._graphs
+        if first:
+            self._graphs[kind] = Captured(self._eager)
+        skipped = int(self.optimizer.skipped) if first and isinstance(self.optimizer, SharpnessAware) else 0
+        try:
+            loss: Tensor = self._graphs[kind](*inputs)
+        except (RuntimeError, ValueError, TypeError) as error:
+            if first:
+                raise  # it ran eagerly: the error is the user's
+            self.reason = f"the step cannot be captured as a CUDA graph ({str(error).splitlines()[0]})"
+            self._warn(self.reason)
+            return self._eager(*inputs)
+        if first and isinstance(self.optimizer, SharpnessAware) and self.optimizer.skipped > skipped:
+            del self._graphs[kind]  # the base optimizer has no state yet, and a capture cannot create it
+        return loss if first else loss.clone()  # the next replay overwrites the graph's own
+
+    def _eager(self, *inputs: Any) -> Tensor:
+        optimizer = self.optimizer
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = self.loss_function(*inputs)
+            loss.backward(create_graph=isinstance(optimizer, SharpnessAware) and optimizer.needs_graph)  # type: ignore[no-untyped-call]
+            return loss
+
+        loss: Tensor = optimizer.step(closure)  # type: ignore[assignment, arg-type]
+        return loss.detach()
+
+    def _fits(self, inputs: tuple[Any, ...]) -> bool:
+        """Return whether the graphs hold for these inputs and the optimizer's present settings."""
+        leaves, shape = tree_flatten(inputs)
+        of_inputs = (str(shape), *((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in leaves))
+        now = of_inputs, numbers(self.optimizer)
+        if self._captured_for is None:
+            self._captured_for = now
+        inputs_fit, numbers_fit = self._captured_for[0] == now[0], self._captured_for[1] == now[1]
+        if not inputs_fit:
+            self._warn("inputs of other shapes or values than the first step's run eagerly; drop_last=True avoids it")
+        elif not numbers_fit:
+            before, after = dict(self._captured_for[1]), dict(now[1])
+            name = next(key for key in {**before, **after} if before.get(key) != after.get(key))[1]
+            self._warn(
+                f"{name} has changed, and a CUDA graph holds numbers as they were: steps run eagerly. Give {name} as a "
+                f"tensor on the device, {name}=torch.tensor(..., device=...), which schedules fill in place"
+            )
+        return bool(inputs_fit and numbers_fit)
+
+    def _warn(self, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            warnings.warn(f"mecam.optim.capture: {message}", stacklevel=outside())
+
+
+def why_not(optimizer: Optimizer) -> str | None:
+    """Return why steps of this optimizer cannot be captured; None if they can."""
+    device = device_of(optimizer)
+    if device.type != "cuda":
+        return f"parameters are on {device.type}, and CUDA graphs are for GPUs: steps run eagerly"
+    base = optimizer
+    if isinstance(optimizer, SharpnessAware):
+        name, base = type(optimizer).__name__, optimizer.base_optimizer
+        if optimizer.nonfinite != "skip":
+            return (
+                f"nonfinite={optimizer.nonfinite!r} is decided or counted on the host; give {name} nonfinite='skip', "
+                "which the device decides"
+            )
+        if optimizer.track:
+            return f"{name} has track=True, whose numbers a graph does not return; leave it out"
+        if optimizer.capturable != "steps" and counts_on_device(base):
+            return f"{name} decides in Python what a step is, or needs the random state or a Hessian: steps run eagerly"
+    if not counts_on_device(base):
+        return f"{type(base).__name__} is not of torch.optim, and may count its steps in Python: steps run eagerly"
+    counts = "capturable" in base.defaults and not any(base.defaults.get(key) for key in ("capturable", "fused"))
+    if counts:
+        return f"{type(base).__name__} counts its steps on the CPU; give it capturable=True or fused=True"
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return "torch.distributed is in use, and gradients are exchanged outside of the graph: steps run eagerly"
+    return None
+
+
+def device_of(optimizer: Optimizer) -> torch.device:
+    """Return the device of the first parameter."""
+    device: torch.device = optimizer.param_groups[0]["params"][0].device
+    return device
+
+
+def numbers(optimizer: Optimizer) -> list[tuple[tuple[int, str], Any]]:
+    """Return the settings that a graph holds as they are: all but tensors, by group and name."""
+    return [
+        ((number, name), value)
+        for number, group in enumerate(optimizer.param_groups)
+        for name, value in group.items()
+        if name != "params" and not isinstance(value, Tensor) and not name.endswith(COUNTERS)
+    ]
+
+
+def _on_own_stream(function: Callable[[], Any]) -> Any:
+    """Run on a side stream, as a capture does: gradients are accumulated on the stream where they first were."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        output = function()
+    torch.cuda.current_stream().wait_stream(stream)
+    return output

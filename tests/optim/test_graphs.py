@@ -1,0 +1,207 @@
+"""`capture`: the plain step on a CPU, and which steps are replayed, here by graphs that run their function."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mecam.optim import SAM, LookSAM, MeCAM, SharpnessAware, capture, graphs
+from mecam.optim.graphs import CapturedStep, why_not
+from tests.optim.test_passes import METHODS
+
+ADAM = {"lr": 0.01, "fused": True}
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3)).double()
+
+
+def batches(*sizes: int) -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    return [
+        (torch.randn(size, 6, generator=generator).double(), torch.randint(0, 3, (size,), generator=generator))
+        for size in sizes
+    ]
+
+
+def loss_of(model: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda x, y: F.cross_entropy(model(x), y)
+
+
+def by_hand(model: nn.Module, optimizer: Any, x: Tensor, y: Tensor) -> Tensor:
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        return loss
+
+    loss: Tensor = optimizer.step(closure)
+    return loss
+
+
+@pytest.mark.parametrize("method", [*METHODS, None])
+def test_on_a_cpu_it_is_the_plain_step(method: type[SharpnessAware] | None) -> None:
+    one, two = network(), network()
+
+    def build(model: nn.Module) -> torch.optim.Optimizer:
+        if method is None:
+            return torch.optim.Adam(model.parameters(), lr=0.01)
+        return method(model.parameters(), torch.optim.Adam, lr=0.01, model=model)
+
+    optimizer = build(two)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step = capture(build(one), loss_of(one))
+    assert "GPU" in str(step.reason)
+    for x, y in batches(8, 8, 5):
+        loss = step(x, y)
+        assert not loss.requires_grad
+        torch.testing.assert_close(loss, by_hand(two, optimizer, x, y).detach(), rtol=0, atol=0)
+    torch.testing.assert_close(one.state_dict(), two.state_dict(), rtol=0, atol=0)
+
+
+class Graph:
+    """A stand-in for `Captured` that needs no GPU. The second call, where a capture would be, raises `unfit`."""
+
+    made: list["Graph"] = []
+    unfit: Exception | None = None
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function, self.calls = function, 0
+        self.made.append(self)
+
+    def __call__(self, *inputs: Any) -> Any:
+        self.calls += 1
+        if self.calls == 2 and self.unfit is not None:
+            raise self.unfit
+        return self.function(*inputs)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
+    """Capture on a CPU, too; return the graphs."""
+    monkeypatch.setattr(graphs, "why_not", lambda _: None)
+    monkeypatch.setattr(graphs, "Captured", Graph)
+    monkeypatch.setattr(Graph, "made", [])
+    return Graph.made
+
+
+def captured(optimizer: torch.optim.Optimizer, model: nn.Module) -> CapturedStep:
+    return capture(optimizer, loss_of(model))
+
+
+def test_a_graph_for_each_kind_of_step(made: list[Graph]) -> None:
+    model = network()
+    step = captured(LookSAM(model.parameters(), torch.optim.Adam, k=3, model=model, nonfinite="skip", **ADAM), model)
+    for x, y in batches(*[8] * 6):
+        step(x, y)
+    assert sorted(graph.calls for graph in made) == [2, 4]
+
+
+def test_other_shapes_run_eagerly_and_are_reported_once(made: list[Graph]) -> None:
+    one, two = network(), network()
+    step = captured(SAM(one.parameters(), torch.optim.SGD, lr=0.1, model=one, nonfinite="skip"), one)
+    optimizer = SAM(two.parameters(), torch.optim.SGD, lr=0.1, model=two)
+    with warnings.catch_warnings(record=True) as reported:
+        warnings.simplefilter("always")
+        for x, y in batches(8, 8, 5, 8, 5):
+            step(x, y)
+            by_hand(two, optimizer, x, y)
+    assert ["other shapes" in str(warning.message) for warning in reported] == [True]
+    assert [graph.calls for graph in made] == [3]
+    torch.testing.assert_close(one.state_dict(), two.state_dict(), rtol=0, atol=0)
+
+
+def test_a_rate_that_is_a_number_may_not_change(made: list[Graph]) -> None:
+    model = network()
+    optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1, model=model, nonfinite="skip")
+    step = captured(optimizer, model)
+    (x, y), *_ = batches(8)
+    step(x, y)
+    optimizer.param_groups[0]["lr"] = 0.05
+    with pytest.warns(UserWarning, match=r"lr has changed.*lr=torch.tensor"):
+        step(x, y)
+    assert made[0].calls == 1
+
+
+def test_a_rate_that_is_a_tensor_may_change(made: list[Graph]) -> None:
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.1), fused=True)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    step = captured(optimizer, model)
+    (x, y), *_ = batches(8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(3):
+            step(x, y)
+            scheduler.step()
+    assert made[0].calls == 3
+
+
+def test_what_fails_in_the_capture_runs_eagerly_from_then_on(
+    made: list[Graph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Graph, "unfit", RuntimeError("operation not permitted when stream is capturing\nmore"))
+    one, two = network(), network()
+    step = captured(MeCAM(one.parameters(), torch.optim.SGD, lr=0.1, model=one, nonfinite="skip"), one)
+    optimizer = MeCAM(two.parameters(), torch.optim.SGD, lr=0.1, model=two)
+    (x, y), *_ = batches(8)
+    step(x, y)
+    with pytest.warns(UserWarning, match=r"cannot be captured .*stream is capturing\)"):
+        step(x, y)
+    step(x, y)
+    assert made[0].calls == 2
+    for _ in range(3):
+        by_hand(two, optimizer, x, y)
+    torch.testing.assert_close(one.state_dict(), two.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("made")
+def test_an_error_of_the_loss_function_is_the_users() -> None:
+    model = network()
+    step = captured(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    with pytest.raises(ValueError, match="batch_size"):
+        step(torch.zeros(4, 6).double(), torch.zeros(3, dtype=torch.long))
+
+
+def test_a_skipped_first_step_is_not_what_is_captured(made: list[Graph]) -> None:
+    model = network()
+    step = captured(SAM(model.parameters(), torch.optim.Adam, model=model, nonfinite="skip", **ADAM), model)
+    (x, y), *_ = batches(8)
+    step(x * torch.nan, y)
+    step(x, y)
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [
+        (lambda p: SAM(p, torch.optim.SGD, lr=0.1), "nonfinite='skip'"),
+        (lambda p: SAM(p, torch.optim.SGD, lr=0.1, nonfinite="skip", track=True), "track=True"),
+        (lambda p: SAM(p, torch.optim.SGD, lr=0.1, nonfinite="skip", shared_noise=True), "random state"),
+        (lambda p: SAM(p, torch.optim.Adam, lr=0.1, nonfinite="skip"), "capturable=True or fused=True"),
+        (lambda p: torch.optim.AdamW(p, lr=0.1), "AdamW counts its steps"),
+        (lambda p: torch.optim.AdamW(p, lr=0.1, capturable=True), None),
+        (lambda p: SAM(p, torch.optim.SGD, lr=0.1, nonfinite="skip"), None),
+    ],
+)
+def test_why_a_step_on_a_gpu_is_not_captured(
+    optimizer: Any, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "device_of", lambda _: torch.device("cuda"))
+    reason = why_not(optimizer([nn.Parameter(torch.ones(2))]))
+    assert reason is None if expected is None else expected in str(reason)
+
+
+def test_wrong_arguments() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(TypeError, match="optimizer is a Sequential"):
+        capture(model, loss_of(model))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="loss_function is a Tensor"):
+        capture(optimizer, torch.ones(()))  # type: ignore[arg-type]
