@@ -92,6 +92,7 @@ class Recipe:
     dropout: float = entry(0.0, "Dropout before the classifier.", least=0, below=1)
     image_size: int | None = entry(SHAPES["image_size"], "Pixels per side. Default: the backbone's own.", least=8)
     evaluate_every: int = entry(SHAPES["evaluate_every"], "Steps between evaluations.", least=1)
+    patience: int = entry(0, "Stop after N evaluations without better source validation; 0 for never.", least=0)
     holdout: float = entry(0.2, "Share of each domain that is held out for validation.", least=0, below=1)
     selection: Selection = entry("validation", "How to select the weights; oracle uses the target.")
     balanced: bool = entry(False, "Sample classes evenly.")

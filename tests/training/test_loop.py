@@ -65,6 +65,25 @@ def test_what_a_run_leaves(data: ShapesSet, tmp_path: Path) -> None:
     assert (folder.path / "done.json").stat().st_mtime_ns == before
 
 
+def test_patience_ends_a_run_that_does_not_improve_also_after_a_resume(data: ShapesSet, tmp_path: Path) -> None:
+    chosen = recipe(steps=40, lr=0.0, freeze_bn=True, patience=2)
+    assert chosen.run_id != recipe(steps=40, lr=0.0, freeze_bn=True).run_id
+
+    def interrupt(event: Event) -> None:
+        import signal
+
+        if event.done == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Interrupted, match="SIGTERM after step 3"):
+        train(chosen, tmp_path, device="cpu", data=data, progress=interrupt)
+    folder = train(chosen, tmp_path, device="cpu", data=data)
+    assert [record["step"] for record in folder.read_records()] == [0, 2, 4]
+    assert folder.is_done()
+    with pytest.raises(RecipeError, match=r"no source image to .* without swad and patience"):
+        train(recipe(holdout=0.0, selection="last", patience=1), tmp_path, device="cpu", data=data)
+
+
 def test_every_domain_is_a_source_without_a_target(data: ShapesSet, tmp_path: Path) -> None:
     folder = train(recipe(target=None), tmp_path, device="cpu", data=data)
     assert folder.read_result()["target_accuracy"] is None

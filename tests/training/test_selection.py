@@ -32,6 +32,27 @@ def test_the_target_is_looked_at_by_the_oracle_alone() -> None:
         assert blind.step == choose(selection).step
 
 
+def test_patience_counts_evaluations_since_source_validation_improved() -> None:
+    best = Best("last", patience=2)  # whatever selects the weights
+    stopped = []
+    for step, validation in enumerate((0.2, 0.1, 0.3, 0.3, 0.3)):
+        best.offer(step, validation, None, {})
+        stopped.append(best.stopped)
+    assert stopped == [False, False, False, False, True]
+    patient = Best("validation")
+    for step in range(100):
+        patient.offer(step, 0.5, None, {})
+    assert not patient.stopped
+
+
+def test_state_of_an_older_checkpoint_is_loaded() -> None:
+    older = {"step": 10, "value": 0.8, "weights": {"w": torch.zeros(1)}, "stopped": False}
+    best = Best("validation", patience=1)
+    best.load_state_dict(older)
+    best.offer(20, 0.7, None, {})
+    assert (best.step, best.stopped) == (10, False)
+
+
 def test_state_comes_back() -> None:
     best, again = choose("validation"), Best("validation")
     again.load_state_dict(best.state_dict())

@@ -129,9 +129,10 @@ def check(recipe: Recipe, method: Method, sources: int, held_out: int) -> None:
         )
     if each < method.images:
         raise RecipeError(f"{method.name} needs at least {method.images} images per domain and process, got {each}")
-    if not held_out and (recipe.selection == "validation" or recipe.averaging == "swad"):
+    if not held_out and (recipe.selection == "validation" or recipe.averaging == "swad" or recipe.patience):
         raise RecipeError(
-            f"holdout={recipe.holdout} leaves no source image to validate on; take more, or selection=last without swad"
+            f"holdout={recipe.holdout} leaves no source image to validate on; take more, or selection=last without "
+            "swad and patience"
         )
     if recipe.track and entry.sharpness_aware is None:
         raise RecipeError(

@@ -45,7 +45,7 @@ def validate(run: Run, step: int) -> dict[str, Any]:
         accuracy = summarize(splits, run.recipe.target)
         run.best.offer(step, accuracy.validation, accuracy.oracle, weights)
     loss = summarize(splits, run.recipe.target, "loss").validation
-    run.best.stopped = run.averaging.evaluated(step, math.nan if loss is None else loss, run.trained)
+    run.best.stopped |= run.averaging.evaluated(step, math.nan if loss is None else loss, run.trained)
     return {"step": step, "splits": splits}
 
 

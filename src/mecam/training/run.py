@@ -67,7 +67,7 @@ class Run:
         self.feed = build.build_feed(recipe, self.inputs, sources, self.splits, self.network, device)
         self.draws = torch.Generator().manual_seed(seed_hash(recipe.seed, "draws", ranks.rank()))
         self.method_state = self.method.initial_state()
-        self.best = Best(recipe.selection)
+        self.best = Best(recipe.selection, recipe.patience)
         self.unread: list[Unread] = []  # counts of skipped steps since the last evaluation
         self.tracker: Tracker | None = None
         # from here on the global stream is for dropout and the virtual domain, another one in each process
