@@ -10,12 +10,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor, nn
 
 from mecam import methods
 from mecam.data.augment import evaluate_transform
-from mecam.data.decode import decode
 from mecam.data.domains import DataError
 from mecam.data.store import available_cores, fit
 from mecam.methods import Setting
@@ -23,14 +21,15 @@ from mecam.models.registry import TIMM
 from mecam.models.registry import create as create_network
 from mecam.preprocessing import Preprocessing
 from mecam.runs import RunError, find_run
+from mecam.serving.pictures import Picture, as_sequence, name_of, pixels_of
 from mecam.serving.weights import read_weights
 
 # images per forward pass; on a CPU 8 images of 224 pixels fit into the cache
 BATCH, BATCH_ON_CPU = 64, 8
-Picture = Path | str | Image.Image  # a file, or an open Pillow image
+SHOWN = 8  # classes in a repr
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Prediction:
     """The predicted class of an image, or the reason why it cannot be read."""
 
@@ -40,8 +39,12 @@ class Prediction:
     error: str | None = None
     probabilities: Mapping[str, float] = field(default_factory=dict, hash=False)  # by class
 
+    def __repr__(self) -> str:
+        found = self.error if self.probability is None else f"{self.label}, {100 * self.probability:.1f} %"
+        return f"<Prediction of {name_of(self.image)}: {found}>"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class TrainedModel:
     """The model of a run."""
 
@@ -52,14 +55,25 @@ class TrainedModel:
     alone: bool = False  # predict one image at a time, since predictions depend on batch mates
     stopped: str | None = None  # for a run that has not finished: where it is, and of which step the weights are
 
+    def __repr__(self) -> str:
+        shown = ", ".join(self.classes[:SHOWN]) + (", ..." if len(self.classes) > SHOWN else "")
+        stopped = f"; {self.stopped}" if self.stopped else ""
+        network = f"{self.backbone} at {self.preprocessing.size} px on {self.device}"
+        return f"<TrainedModel: {network}, {len(self.classes)} classes ({shown}){stopped}>"
+
     @property
     def device(self) -> torch.device:
         return next(self.network.parameters()).device
 
     def predictions(self, images: Picture | Sequence[Picture], *, batch: int | None = None) -> Iterator[Prediction]:
-        """Yield one prediction per image, in order. Threads decode the next batch meanwhile."""
-        if isinstance(images, (Path, str, Image.Image)):
-            images = [images]
+        """Yield one prediction per image, in order. Threads decode the next batch meanwhile.
+
+        Args:
+            images: files, their bytes, Pillow images, arrays (height, width, 3) or tensors (3, height, width), the
+                last two with values of uint8 or from 0 to 1; or a batch of them as one array or tensor.
+            batch: images per forward pass.
+        """
+        images = as_sequence(images)
         if self.alone:
             batch = 1
         elif batch is None:
@@ -71,7 +85,7 @@ class TrainedModel:
                 ahead = [threads.submit(self._read, image) for image in images[start + batch : start + 2 * batch]]
                 group = images[start : start + batch]
                 pixels = {place: one for place, one in enumerate(read) if not isinstance(one, DataError)}
-                names = [str(group[place]) for place in pixels]
+                names = [name_of(group[place]) for place in pixels]
                 probabilities = iter(self._probabilities([*pixels.values()], names)) if pixels else iter(())
                 for image, one in zip(group, read, strict=True):
                     if isinstance(one, DataError):
@@ -102,9 +116,7 @@ class TrainedModel:
     def _read(self, image: Picture) -> NDArray[np.uint8] | DataError:
         """Decode and resize an image: a batch of full-size photographs would fill gigabytes."""
         try:
-            if isinstance(image, Image.Image):
-                return self._resize(decode(image, name="the image"))
-            return self._resize(decode(Path(image), name=str(image)))
+            return self._resize(pixels_of(image))
         except DataError as error:
             return error
 
