@@ -55,6 +55,18 @@ def test_paired_differences_and_ranks(tmp_path: Path) -> None:
     assert rank_averages([adam, mecam]) == {adam.key: 2, mecam.key: 1}
 
 
+def test_a_finished_network_of_nan_is_left_out(tmp_path: Path) -> None:
+    """As earlier versions finished it: with the accuracy of predicting the first class everywhere."""
+    fill(tmp_path)
+    done = write_run(tmp_path, 0.9, optimizer="sam") / "done.json"
+    written = json.loads(done.read_text())
+    written["result"]["splits"]["photo out"]["loss"] = math.nan
+    done.write_text(json.dumps(written))
+    text, [problem] = text_of(tmp_path)
+    assert "90.0" not in text
+    assert "outputs of its network are not finite (NaN or infinity)" in problem
+
+
 def test_missing_runs_are_said(tmp_path: Path) -> None:
     fill(tmp_path)
     write_run(tmp_path, None, optimizer="sam", target="art", seed=0)

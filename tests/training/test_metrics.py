@@ -53,7 +53,14 @@ def test_calibration_of_the_perfect_and_of_the_overconfident() -> None:
     assert calibration_error(torch.full((4,), 0.75), torch.tensor([True, True, True, False])) == pytest.approx(0)
 
 
-def test_numbers_that_are_none_are_passed_on() -> None:
-    found = measure(torch.full((4, 3), torch.nan), torch.tensor([0, 1, 2, 0]))
+def test_images_whose_outputs_are_not_finite_count_as_wrong() -> None:
+    logits = torch.eye(3, dtype=torch.float64)[[0, 1, 2, 0]] * 5
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        logits[3, 1] = bad
+        found = measure(logits, torch.tensor([0, 1, 2, 0]))
+        assert found.accuracy == 0.75
+        assert found.recall == (0.5, 1.0, 1.0)
+        assert math.isnan(found.loss)
+    found = measure(torch.full((4, 3), torch.nan), torch.tensor([0, 0, 0, 0]))
+    assert found.accuracy == 0, "not class 0"
     assert math.isnan(found.calibration_error)
-    assert math.isnan(found.loss)

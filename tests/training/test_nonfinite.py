@@ -135,6 +135,38 @@ def test_gradients_that_explode_are_found(data: ShapesSet, tmp_path: Path) -> No
         train(recipe(optimizer="sgd", lr=1e30, steps=20, freeze_bn=True), tmp_path, device="cpu", data=data)
 
 
+@pytest.mark.parametrize("selection", ["validation", "last", "oracle"])
+def test_weights_with_outputs_that_are_not_finite_end_the_run(selection: str, data: ShapesSet, tmp_path: Path) -> None:
+    chosen = recipe(lr=1e37, steps=0, selection=selection)  # finite gradients, and weights that overflow
+    with pytest.raises(NonFiniteError, match=r"after step 0: outputs .* not finite .* on art out, .*: lower the"):
+        train(chosen, tmp_path, device="cpu", data=data)
+    assert not (tmp_path / chosen.run_id / "done.json").exists()
+    with pytest.raises(NonFiniteError, match="no evaluation had finite outputs, so no step can be selected"):
+        train(replace(chosen, nonfinite="skip"), tmp_path, device="cpu", data=data)
+
+
+@pytest.mark.parametrize("selection", ["validation", "last", "oracle"])
+def test_a_step_with_outputs_that_are_not_finite_is_not_selected(
+    selection: str, data: ShapesSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = loop.train_step
+
+    def diverge(run: Run, number: int) -> Any:
+        loss = step(run, number)
+        if number == 4:
+            for parameter in run.parameters:
+                parameter.data.fill_(torch.nan)
+        return loss
+
+    monkeypatch.setattr(loop, "train_step", diverge)
+    folder = train(recipe(selection=selection, nonfinite="skip"), tmp_path, device="cpu", data=data)
+    last, result = folder.read_records()[-1], folder.read_result()
+    assert last["step"] == 4
+    assert {metrics["accuracy"] for metrics in last["splits"].values()} == {0.0}
+    assert result["selected_step"] < 4
+    assert np.isfinite([metrics["loss"] for metrics in result["splits"].values()]).all()
+
+
 def test_a_running_state_stays_finite() -> None:
     old = {"steps": 1, "mean": torch.ones(2)}
     new = {"steps": 2, "mean": torch.zeros(2), "count": torch.tensor(3)}

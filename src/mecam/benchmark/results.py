@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -113,6 +114,8 @@ def _of_folder(path: Path, half: bool) -> Result:
 def _of_record(path: Path, record: Record, half: bool) -> Result:
     """Return the result of a finished run; its accuracy is that of the second half of its evaluations if `half`."""
     recipe, result = Recipe.from_dict(record.recipe), record.result
+    if any(math.isnan(metrics.get("loss", 0)) for metrics in result["splits"].values()):
+        raise ValueError("outputs of its network are not finite (NaN or infinity), so its accuracies mean nothing")
     accuracy: Any = records_file.second_half(record.evaluations) if half else result["target_accuracy"]
     return Result(
         path,

@@ -17,7 +17,7 @@ class Metrics:
     """Metrics of one split, as fractions. Means leave out classes without images."""
 
     images: int
-    loss: float
+    loss: float  # NaN if an output is not finite
     accuracy: float
     balanced_accuracy: float
     macro_f1: float
@@ -26,12 +26,13 @@ class Metrics:
 
 
 def measure(logits: Tensor, labels: Tensor) -> Metrics:
-    """Return the metrics of these logits (images, classes)."""
+    """Return the metrics of these logits (images, classes). An image whose logits are not finite counts as wrong."""
     logits, classes = logits.double(), logits.shape[1]
+    finite = logits.isfinite().all(1)
     confidence, predicted = logits.softmax(1).max(1)
-    right = predicted == labels
+    right = (predicted == labels) & finite
     there, guessed, hits = (
-        torch.bincount(each, minlength=classes).double() for each in (labels, predicted, labels[right])
+        torch.bincount(each, minlength=classes).double() for each in (labels, predicted[finite], labels[right])
     )
     present = there > 0
     recall = hits[present] / there[present]
@@ -39,7 +40,7 @@ def measure(logits: Tensor, labels: Tensor) -> Metrics:
     by_class = (hits / there).tolist()
     return Metrics(
         images=len(labels),
-        loss=F.cross_entropy(logits, labels).item(),
+        loss=F.cross_entropy(logits, labels).item() if finite.all() else math.nan,
         accuracy=right.double().mean().item(),
         balanced_accuracy=recall.mean().item(),
         macro_f1=f1.mean().item(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +20,11 @@ Unread = tuple[int, State, Tensor]  # step, the feed before it, and the count of
 
 FOLDER = "nonfinite"
 SHOWN = 8  # names in the message; all are in the folder
+LOWER = "Training diverged: lower the learning rate"
 
 
 class NonFiniteError(RunError, FloatingPointError):
-    """A gradient that is NaN or infinite, where the recipe asks to stop for one."""
+    """A gradient or an output of the network that is NaN or infinite, where the recipe asks to stop for one."""
 
 
 @dataclass(eq=False)
@@ -44,6 +46,15 @@ def require_none_skipped(unread: Sequence[Unread], feed: Feed) -> None:
             feed.load(before.sampler, before.noise)
             reason = "the gradient was not finite; that step was not taken, and later ones may have been"
             raise BadStep(step, names, feed.next(step), reason)
+
+
+def require_finite_outputs(splits: Mapping[str, Mapping[str, Any]], weights: str) -> None:
+    """Raise an error that names the splits with outputs that are not finite: their loss is NaN."""
+    bad = [name for name, metrics in splits.items() if math.isnan(metrics["loss"])]
+    if bad:
+        raise NonFiniteError(
+            f"{weights}: outputs of the network are not finite (NaN or infinity) on {', '.join(bad)}. {LOWER}"
+        )
 
 
 def copy_buffers(module: nn.Module) -> dict[str, Tensor]:

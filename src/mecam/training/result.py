@@ -34,7 +34,10 @@ class Result:
 
 
 def validate(run: Run, step: int) -> dict[str, Any]:
-    """Evaluate after this step and return the record. Update selection and averaging."""
+    """Evaluate after this step and return the record. Update selection and averaging.
+
+    A step with outputs that are not finite ends the run, or is not selected with nonfinite=skip.
+    """
     unread, run.unread = run.unread, []
     nonfinite.require_none_skipped(unread, run.feed)
     ranks.average(run.trained.buffers())
@@ -42,21 +45,29 @@ def validate(run: Run, step: int) -> dict[str, Any]:
     with loaded(run.trained, candidate):
         splits = metrics(run, watched_splits(run))
         weights = run.trained.state_dict() if candidate is None else candidate
-        accuracy = summarize(splits, run.recipe.target)
-        run.best.offer(step, accuracy.validation, accuracy.oracle, weights)
-    loss = summarize(splits, run.recipe.target, "loss").validation
-    run.best.stopped |= run.averaging.evaluated(step, math.nan if loss is None else loss, run.trained)
+        if run.recipe.nonfinite == "raise":
+            nonfinite.require_finite_outputs(splits, f"the weights after step {step}")
+        accuracy, loss = (summarize(splits, run.recipe.target, metric) for metric in ("accuracy", "loss"))
+        decisive = loss.oracle if run.recipe.selection == "oracle" else loss.validation
+        if decisive is None or math.isfinite(decisive):
+            run.best.offer(step, accuracy.validation, accuracy.oracle, weights)
+    seen = math.nan if loss.validation is None else loss.validation
+    run.best.stopped |= run.averaging.evaluated(step, seen, run.trained)
     return {"step": step, "splits": splits}
 
 
 def finish(run: Run) -> Result:
     """Select the weights and evaluate them on every split."""
     averaged = run.averaging.final()
+    if averaged is None and run.best.step is None:
+        why = "no evaluation had finite outputs, so no step can be selected"
+        raise nonfinite.NonFiniteError(f"{why}. {nonfinite.LOWER}")
     run.trained.load_state_dict(run.best.weights if averaged is None else averaged)
     if averaged is not None and run.averaging.needs_bn_update:
         _estimate_bn(run)
     logits: dict[Split, Tensor] = {}
     splits = metrics(run, run.splits, logits)
+    nonfinite.require_finite_outputs(splits, "the selected weights")
     result = {
         "selected_step": None if averaged is not None else run.best.step,
         "target_accuracy": summarize(splits, run.recipe.target).target,
