@@ -1,12 +1,16 @@
 """Exports, used as a program without mecam and torch would."""
 
+import csv
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -18,24 +22,12 @@ from mecam.serving import ExportError, TrainedModel, export, find_images, load_m
 from mecam.training import train
 from tests.serving.runs import write_images
 
-# what a user would write, after reading preprocessing.json
-SCRIPT = """
-import json, sys
-import numpy, onnxruntime
-from PIL import Image
-
-folder, *images = sys.argv[1:]
-told = json.load(open(f"{folder}/preprocessing.json"))
-look = told["preprocessing"]
-session = onnxruntime.InferenceSession(f"{folder}/model.onnx")
-for image in images:
-    picture = Image.open(image).convert("RGB").resize([look["image_size"]] * 2, Image.Resampling.BILINEAR)
-    pixels = (numpy.asarray(picture) / 255 - look["mean"]) / look["std"]
-    batch = pixels.transpose(2, 0, 1)[None].astype(numpy.float32)
-    (logits,) = session.run([told["output"]["name"]], {told["input"]["name"]: batch})
-    shares = numpy.exp(logits[0] - logits[0].max())
-    print(told["classes"][logits[0].argmax()], shares.max() / shares.sum())
-assert "torch" not in sys.modules
+# the exported program, where mecam and torch are not installed
+WITHOUT = """
+import runpy, sys
+sys.modules |= {"mecam": None, "torch": None}
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
@@ -45,16 +37,56 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> TrainedModel:
     return load_model(train(recipe, tmp_path_factory.mktemp("run"), device="cpu", data=shapes(per_class=6)).path)
 
 
-def test_a_script_without_mecam_prints_what_predict_prints(model: TrainedModel, tmp_path: Path) -> None:
-    images = find_images([write_images(tmp_path / "images")])[::4]
-    file = export(model, tmp_path / "out")
-    assert sorted(path.name for path in file.parent.iterdir()) == ["model.onnx", "preprocessing.json"]
-    words = [sys.executable, "-c", SCRIPT, str(file.parent), *map(str, images)]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    for line, found in zip(done.stdout.splitlines(), model.predictions(images), strict=True):
-        label, probability = line.split()
-        assert label == found.label
-        assert float(probability) == pytest.approx(found.probability, abs=1e-5)
+@pytest.fixture(scope="module")
+def exported(model: TrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export(model, tmp_path_factory.mktemp("exported")).parent
+
+
+def infer(folder: Path, *images: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT, folder / "infer.py", *images]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def images_of_any_kind(folder: Path) -> list[Path]:
+    """Files of other sizes, modes and orientations; one cannot be read."""
+    folder.mkdir()
+    colour = Image.fromarray(np.random.default_rng(1).integers(0, 256, (50, 30, 3), dtype=np.uint8))
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    colour.save(folder / "turned.jpg", exif=turned)
+    colour.resize((32, 32)).save(folder / "size of the input.png")
+    colour.convert("P").save(folder / "palette.png", transparency=3)
+    colour.convert("CMYK").save(folder / "print.jpg")
+    colour.save(folder / "photo.webp", lossless=True)
+    translucent = colour.convert("RGBA")
+    translucent.putalpha(colour.convert("L"))
+    translucent.save(folder / "translucent.png")
+    Image.fromarray(np.asarray(colour.convert("L")).astype(np.uint16) * 255).save(folder / "sixteen bits.png")
+    Image.new("F", (4, 4)).save(folder / "float.tif")
+    return sorted(folder.iterdir())
+
+
+def test_the_exported_program_prints_what_predict_prints(model: TrainedModel, exported: Path, tmp_path: Path) -> None:
+    images = [*find_images([write_images(tmp_path / "images")])[::4], *images_of_any_kind(tmp_path / "odd")]
+    assert sorted(path.name for path in exported.iterdir()) == ["infer.py", "model.onnx", "preprocessing.json"]
+    done = infer(exported, *images)
+    rows = list(csv.DictReader(done.stdout.splitlines()))
+    found = [one for one in model.predictions(images) if one.error is None]
+    assert [(row["image"], row["class"]) for row in rows] == [(str(one.image), one.label) for one in found]
+    assert [float(row["probability"]) for row in rows] == pytest.approx([one.probability for one in found], abs=1e-5)
+    assert done.stderr.startswith(f"{tmp_path / 'odd' / 'float.tif'} cannot be read as an image: the range of its ")
+    assert (done.returncode, len(rows)) == (1, len(images) - 1)
+
+
+def test_the_exported_program_divides_logits_by_the_temperature(
+    model: TrainedModel, exported: Path, tmp_path: Path
+) -> None:
+    facts_file = Path(shutil.copytree(exported, tmp_path / "out")) / "preprocessing.json"
+    facts_file.write_text(json.dumps({**json.loads(facts_file.read_text()), "temperature": 2.5}))
+    [image, *_] = find_images([write_images(tmp_path / "images")])
+    (row,) = csv.DictReader(infer(facts_file.parent, image).stdout.splitlines())
+    logits = torch.tensor([*next(model.predictions(image)).probabilities.values()]).log()
+    assert float(row["probability"]) == pytest.approx((logits / 2.5).softmax(0).max().item(), abs=1e-5)
 
 
 def test_safetensors_hold_the_weights(model: TrainedModel, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from mecam.runs.files import make_folder
 from mecam.serving.model import TrainedModel
 
 TOLERANCE = 1e-4  # relative difference between the logits of the export and of the model
+INFER = "infer.py"
 CHECKED_BATCHES = (2, 3, 1)  # images per batch; the exporter traces the first
 
 
@@ -30,7 +31,8 @@ class ExportError(RunError):
 def export(model: TrainedModel, out: Path, *, form: str = "onnx") -> Path:
     """Write the model as `out`/model.onnx or model.safetensors, and preprocessing.json beside it.
 
-    The export is run first and must give the model's logits; otherwise nothing is written.
+    Beside ONNX is also infer.py, a program that predicts with onnxruntime, NumPy and Pillow alone. The export is
+    run first and must give the model's logits; otherwise nothing is written.
     """
     exporters = {"onnx": _onnx, "safetensors": _safetensors}
     if form not in exporters:
@@ -44,6 +46,8 @@ def export(model: TrainedModel, out: Path, *, form: str = "onnx") -> Path:
         _compare(network, run, images, form)
     make_folder(out)
     write_atomic(out / "preprocessing.json", (json.dumps(_facts(model), indent=2) + "\n").encode())
+    if form == "onnx":
+        write_atomic(out / INFER, Path(__file__).with_name(INFER).read_bytes())
     file = out / f"model.{form}"
     write_atomic(file, content)
     return file

@@ -1,0 +1,75 @@
+"""Predict images with model.onnx and preprocessing.json, the files beside this one.
+
+    pip install numpy onnxruntime pillow
+    python infer.py photo.jpg ...
+
+Print image, class and probability as CSV. An image that cannot be read is reported, with exit code 1.
+"""
+
+import csv
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+HERE = Path(__file__).parent
+FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "PPM", "TIFF", "GIF")
+
+
+def main(images: list[str]) -> int:
+    if not images:
+        sys.exit("usage: python infer.py IMAGE ...")
+    facts = json.loads((HERE / "preprocessing.json").read_text(encoding="utf-8"))
+    session = onnxruntime.InferenceSession(HERE / "model.onnx", providers=["CPUExecutionProvider"])
+    rows = csv.writer(sys.stdout, lineterminator="\n")
+    rows.writerow(["image", "class", "probability"])
+    unreadable = 0
+    for image in images:
+        try:
+            pixels = preprocess(read(image), facts["preprocessing"])
+        except Exception as error:  # decoders raise anything on a damaged file
+            print(f"{image} cannot be read as an image: {error}", file=sys.stderr)
+            unreadable += 1
+            continue
+        (logits,) = session.run([facts["output"]["name"]], {facts["input"]["name"]: pixels[None]})
+        shares = softmax(logits[0].astype(np.float64) / facts.get("temperature", 1.0))
+        best = int(shares.argmax())
+        rows.writerow([image, facts["classes"][best], round(float(shares[best]), 6)])
+    return 1 if unreadable else 0
+
+
+def read(path: str) -> Image.Image:
+    """Decode to upright 8-bit RGB; transparent pixels are blended with white."""
+    with Image.open(path, formats=FORMATS) as opened:
+        image = ImageOps.exif_transpose(opened)
+    if image.mode.startswith(("I", "F")):
+        values = np.asarray(image)
+        if image.mode == "F" or values.min() < 0 or values.max() > 65535:
+            raise ValueError("the range of its pixels is not known; save it with 8 or 16 bits")
+        image = Image.fromarray(((values.astype(np.int64) + 128) // 257).astype(np.uint8))
+    if image.has_transparency_data:
+        layer = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
+    return image.convert("RGB")
+
+
+def preprocess(image: Image.Image, facts: dict[str, Any]) -> NDArray[np.float32]:
+    """Resize and normalize to channels, rows, columns."""
+    size = facts["image_size"]
+    resized = image.resize((size, size), Image.Resampling[facts["interpolation"].upper()])
+    pixels = (np.asarray(resized) / 255 - facts["mean"]) / facts["std"]
+    return np.asarray(pixels.transpose(2, 0, 1), dtype=np.float32)
+
+
+def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    shares = np.exp(logits - logits.max())
+    return np.asarray(shares / shares.sum())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
