@@ -2,6 +2,7 @@
 
 import io
 import re
+import sys
 from dataclasses import replace
 
 import pytest
@@ -93,3 +94,14 @@ def test_on_a_terminal_messages_stand_above_the_bars_and_ended_tasks_leave(monke
     assert terminal.text().count("one FAILED: ValueError: [no]") == 1
     assert [line.split()[0] for line in terminal.text().splitlines()[-1:]] == ["two"]
     assert "7/10" in terminal.text()
+
+
+def test_a_notebook_has_bars_if_it_can_show_widgets(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ipykernel", None)
+    for widgets in (None, object()):
+        monkeypatch.setattr("mecam.progress.find_spec", lambda _, widgets=widgets: widgets)
+        with shown() as show:
+            show(Event("packing", 3, 4, "images"))
+        assert ("packing 3 of 4 images" in capsys.readouterr().err) == (widgets is None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mecam.recipe import PROTOCOL, SHAPES, Recipe, RecipeError, assign, read, recipe_of
+from mecam.recipe import PROTOCOL, SHAPES, Recipe, RecipeError, assign, departures, read, recipe_of
 from mecam.runs import RunError
 
 
@@ -19,6 +19,26 @@ def test_what_is_left_out_follows_from_the_data_and_the_optimizer() -> None:
     assert Recipe(optimizer="sam", base="sgd").lr == 20 * SHAPES["lr"]
     assert Recipe(optimizer="sgd", lr=0.5).lr == 0.5
     assert Recipe() == Recipe()
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ({}, "Recipe()"),
+        ({"data": "photos", "backbone": "lite0", "lr": 5e-5}, "Recipe(data='photos')"),
+        ({"data": "photos", "trainable": "head", "steps": 5000}, "Recipe(data='photos', steps=5000, trainable='head')"),
+        ({"optimizer": "sgd", "lr": 0.5}, "Recipe(optimizer='sgd', lr=0.5)"),
+        ({"optimizer": "sgd", "lr": 20 * SHAPES["lr"]}, "Recipe(optimizer='sgd')"),
+        ({"method": "fish", "optimizer": "sgd"}, "Recipe(method='fish')"),
+        ({"target": "art", "selection": "oracle"}, "Recipe(target='art', selection='oracle')"),
+        ({"method": "irm"}, "Recipe(method='irm')"),
+        ({"optimizer": "mecam", "optimizer_settings": {"rho": 0.2}},
+         "Recipe(optimizer='mecam', optimizer_settings={'rho': 0.2})"),
+    ],
+)  # fmt: skip
+def test_a_repr_has_what_departs_from_the_defaults(values: dict[str, Any], shown: str) -> None:
+    assert repr(Recipe(**values)) == shown
+    assert Recipe(**departures(Recipe(**values))) == Recipe(**values)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Train image classifiers that hold up in domains they have never seen.
 
-`mecam.fit`, `mecam.train`, `mecam.evaluate` and `mecam.bench` are the commands of these names as functions. Nothing is
-imported before it is asked for, so that `import mecam` and `mecam --help` are quick.
+`mecam.fit`, `mecam.train`, `mecam.evaluate` and `mecam.bench` are the commands of these names as functions, and
+`mecam.load_model(...)` has predictions. Nothing is imported before it is asked for, so that `import mecam` and
+`mecam --help` are quick.
 """
 
 from typing import Any
@@ -12,6 +13,7 @@ _FUNCTIONS = {
     "train": "mecam.training",
     "evaluate": "mecam.serving",
     "bench": "mecam.benchmark.experiment",
+    "load_model": "mecam.serving",
     "Recipe": "mecam.recipe",
     "repair_torchvision": "mecam._torchvision",
 }

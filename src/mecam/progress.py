@@ -1,4 +1,4 @@
-"""Progress of long tasks: one event type, shown as bars on a terminal and as lines elsewhere."""
+"""Progress of long tasks: one event type, shown as bars on a terminal and in notebooks, and as lines elsewhere."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any, Literal
 
 Kind = Literal["progress", "started", "warning", "done", "failed", "stopped", "elsewhere"]
@@ -98,6 +99,12 @@ def at_tenths() -> Callable[[Event], bool]:
     return is_news
 
 
+def notes_and_tenths() -> Callable[[Event], bool]:
+    """Return a filter that passes notes, ends of runs, and the tenths of long tasks."""
+    tenths = at_tenths()
+    return lambda event: event.kind != "progress" or (event.unit != "" and tenths(event))
+
+
 def no_lines(_: Event) -> bool:
     """Pass nothing: commands that print their results at once show progress on a terminal only."""
     return False
@@ -105,7 +112,7 @@ def no_lines(_: Event) -> bool:
 
 @contextmanager
 def shown(*, quiet: bool = False, lines: Callable[[Event], bool] | None = None) -> Iterator[Progress]:
-    """Yield a function that shows events on stderr: a bar per task on a terminal, lines elsewhere.
+    """Yield a function that shows events on stderr: a bar per task on a terminal or in a notebook, lines elsewhere.
 
     Args:
         quiet: show nothing.
@@ -113,7 +120,7 @@ def shown(*, quiet: bool = False, lines: Callable[[Event], bool] | None = None) 
     """
     if quiet:
         yield silent
-    elif sys.stderr.isatty():
+    elif _has_bars():
         with _bars() as show:
             yield show
     else:
@@ -125,6 +132,23 @@ def shown(*, quiet: bool = False, lines: Callable[[Event], bool] | None = None) 
                 print(event.line(), file=sys.stderr, flush=True)
 
         yield show
+
+
+@contextmanager
+def showing(progress: Progress | bool, *, lines: Callable[[Event], bool] | None = None) -> Iterator[Progress]:
+    """Yield the function that a caller gave; True shows events as `shown` does, False shows nothing."""
+    if isinstance(progress, bool):
+        with shown(quiet=not progress, lines=lines) as show:
+            yield show
+    else:
+        yield progress
+
+
+def _has_bars() -> bool:
+    """Return whether stderr is a terminal, or the output of a notebook that can show widgets."""
+    if "ipykernel" in sys.modules:
+        return find_spec("ipywidgets") is not None
+    return sys.stderr.isatty()
 
 
 @contextmanager

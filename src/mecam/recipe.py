@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, InitVar, asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
@@ -46,6 +46,11 @@ FROM_SCRATCH = {"irm": {"lam": 1.0}, "fishr": {"lam": 100.0}}
 BATCHES = {"arm": 8}  # images per domain of methods whose authors do not use 32
 OPTIMIZERS = {"fish": "sgd"}  # methods that are not defined with Adam
 META_LR = 0.5  # Fish's lr
+# entries that others take their defaults from, in this order
+DECIDING = (
+    *("data", "method", "trainable", "optimizer", "base", "backbone", "weights", "pretrained"),
+    *("method_settings", "optimizer_settings"),
+)
 FISH_OUTER = {"momentum": 0.0, "weight_decay": 0.0}  # Fish's outer step
 STORED = {"capture": "record"}  # entries by their names in older files and in the digests of run ids
 TODAY = {old: new for new, old in STORED.items()}
@@ -58,7 +63,7 @@ def entry(default: Any, help: str, *, least: float | None = None, below: float |
     return field(**factory, metadata={"help": help, "least": least, "below": below})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Recipe:
     """One run. Entries that are not given follow from `profile`, if it is given, and from the data set.
 
@@ -138,6 +143,9 @@ class Recipe:
             raise RecipeError(f"the recipe has entries of another version of mecam ({', '.join(unknown)})")
         return cls(**{**baseline(), **values})
 
+    def __repr__(self) -> str:
+        return f"Recipe({', '.join(f'{name}={value!r}' for name, value in departures(self).items())})"
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
@@ -166,6 +174,21 @@ class Recipe:
 def baseline() -> dict[str, Any]:
     """Return the entries that run ids are relative to: the defaults of the embedded data set."""
     return {each.name: {} if each.default is MISSING else each.default for each in fields(Recipe)}
+
+
+def departures(recipe: Recipe) -> dict[str, Any]:
+    """Return the entries that a recipe needs, with which `Recipe(**departures(recipe))` is the same recipe.
+
+    Defaults follow from other entries, such as the learning rate from the optimizer, so those are settled first.
+    """
+    values, needed = recipe.to_dict(), dict[str, Any]()
+    while True:
+        defaults = Recipe(**needed).to_dict()
+        other = [name for name in values if values[name] != defaults[name] and name not in needed]
+        first = next((name for name in DECIDING if name in other), None)
+        if not other:
+            return {name: needed[name] for name in values if name in needed}
+        needed |= {name: values[name] for name in (other if first is None else [first])}
 
 
 class Kind(NamedTuple):
@@ -310,6 +333,15 @@ def read(path: Path, kind: str = "a recipe") -> dict[str, Any]:
         raise RecipeError(f"{path} is a folder and not {kind}; images are given with --data {path}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RecipeError(f"{path} is not a TOML file: {error}") from error
+
+
+def compose(source: Recipe | Path | str | None, entries: Mapping[str, Any], assignments: Sequence[str] = ()) -> Recipe:
+    """Return the recipe, or the one in a TOML file, with these entries in place of its own; None is not given."""
+    values = {} if source is None else departures(source) if isinstance(source, Recipe) else read(Path(source))
+    values |= {name: value for name, value in entries.items() if value is not None}
+    for assignment in assignments:
+        assign(values, assignment)
+    return Recipe(**values)
 
 
 def assign(values: dict[str, Any], assignment: str) -> None:

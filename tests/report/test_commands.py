@@ -10,8 +10,7 @@ import pytest
 import typer
 
 from mecam.cli import app
-from mecam.cli.train import read_recipe
-from mecam.recipe import Recipe
+from mecam.recipe import Recipe, compose
 from mecam.report.commands import command, toml
 
 RECIPES: list[dict[str, Any]] = [
@@ -49,4 +48,4 @@ def parsed(words: str) -> Recipe:
     _, command, *rest = shlex.split(words)
     given = typer.main.get_command(app).commands[command].make_context(command, rest).params  # type: ignore[attr-defined]
     entries = {name: value for name, value in given.items() if name in Recipe.__dataclass_fields__}
-    return read_recipe(None, entries, given["set_"] or ())
+    return compose(None, entries, given["set_"] or ())

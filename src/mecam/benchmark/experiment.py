@@ -21,7 +21,7 @@ from mecam.data.open import locate, open_data
 from mecam.data.pack import OnError
 from mecam.methods import METHODS
 from mecam.models.registry import find as find_backbone
-from mecam.progress import Event, Progress, shown, silent
+from mecam.progress import Event, Progress, showing, shown, silent
 from mecam.recipe import Recipe, RecipeError, assign, entry_kind, option
 from mecam.runs import RunFolder
 from mecam.training.build import check_parts
@@ -62,14 +62,15 @@ def bench(
     records: Path | str | None = None,
     minutes: float | None = None,
     measure: str | Sequence[str] = (),
-    progress: Progress = silent,
+    progress: Progress | bool = False,
     **entries: Any,
 ) -> Outcome:
-    """Run `mecam bench` from Python, with the options of the command line. Prints nothing.
+    """Run `mecam bench` from Python, with the options of the command line.
 
     An engine given as an object keeps its own `after` and `budget`.
 
     Args:
+        progress: True shows progress as the command does. A function gets the events of all runs.
         entries: entries of the recipe, and `seeds`. A list, or a string with commas, runs each of its values:
             `optimizer=["adam", "mecam"]`.
     """
@@ -81,7 +82,13 @@ def bench(
     if isinstance(engine, str):
         options: dict[str, Any] = {"workers": workers, "measure": names, "minutes": minutes, "records": known}
         engine = make_engine(engine, Path(out), device, **options)
-    return run_missing(recipes, out, engine=engine, progress=progress, records=known, measure=names)
+    if progress is True:
+        rest = missing(recipes, Path(out), records=read_records(known), measure=names)
+        view = shown_and_logged(len(recipes), len(recipes) - len(rest), Path(out))
+    else:
+        view = showing(progress)
+    with view as show:
+        return run_missing(recipes, out, engine=engine, progress=show, records=known, measure=names)
 
 
 def plan_runs(

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from mecam.cli._app import command, warn
 from mecam.cli.options import Device, Quiet, SkipUnreadable
-
-if TYPE_CHECKING:
-    from mecam.progress import Event
 
 
 @command(
@@ -38,12 +34,12 @@ def fit(
     and a page. The same command resumes. A stopped fit leaves a usable model as soon as there is one.
     """
     from mecam.fitting import fit
-    from mecam.progress import shown
+    from mecam.progress import notes_and_tenths, shown
     from mecam.runs import RunFolder
     from mecam.training import Interrupted
 
     try:
-        with shown(quiet=quiet, lines=_is_news()) as progress:
+        with shown(quiet=quiet, lines=notes_and_tenths()) as progress:
             verdict = fit(
                 root, minutes=minutes, out=out, backbone=backbone, weights=weights, seed=seed, device=device,
                 skip_unreadable=skip_unreadable, progress=progress, warn=warn,
@@ -55,11 +51,3 @@ def fit(
     print("\n".join(verdict.lines()))
     print(f"model: {out}; page: {out / 'report.html'}; next: mecam predict {out} PHOTO.jpg")
     return 0
-
-
-def _is_news() -> Callable[[Event], bool]:
-    """Return a filter of lines off a terminal: notes, ends of runs, and long tasks by tenths."""
-    from mecam.progress import at_tenths
-
-    tenths = at_tenths()
-    return lambda event: event.kind != "progress" or (event.unit != "" and tenths(event))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -42,19 +41,9 @@ def train(
     **entries: Any,
 ) -> int:
     """Train one model. The same command resumes an unfinished run."""
-    chosen = read_recipe(recipe, entries, set_ or [])
-    return _train(chosen, out, device=device, tensorboard=tensorboard, quiet=quiet)
+    from mecam.recipe import compose
 
-
-def read_recipe(file: Path | None, given: Mapping[str, Any], assignments: Sequence[str] = ()) -> Recipe:
-    """Return the recipe in a file, with the options in place of its entries."""
-    from mecam.recipe import Recipe, assign, read
-
-    values = {} if file is None else read(file)
-    values |= {name: value for name, value in given.items() if value is not None}
-    for assignment in assignments:
-        assign(values, assignment)
-    return Recipe(**values)
+    return _train(compose(recipe, entries, set_ or ()), out, device=device, tensorboard=tensorboard, quiet=quiet)
 
 
 def _train(recipe: Recipe, out: Path, *, device: str, tensorboard: bool, quiet: bool) -> int:

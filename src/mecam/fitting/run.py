@@ -31,7 +31,7 @@ from mecam.fitting.plan import Plan, begin, check_backbone
 from mecam.fitting.publish import publish
 from mecam.fitting.tuning import FEWEST, Rates, batch_on, least_seconds_per_step, settings
 from mecam.fitting.verdict import Verdict, accuracy_of, interval, nested, recalls
-from mecam.progress import Event, Progress, clock, silent
+from mecam.progress import Event, Progress, clock, notes_and_tenths, showing
 from mecam.recipe import Recipe, RecipeError, spelled
 from mecam.report import write as write_report
 from mecam.runs import RunError, RunFolder, claim, write_atomic
@@ -59,7 +59,7 @@ def fit(
     seed: int = 0,
     device: str = "auto",
     skip_unreadable: bool = False,
-    progress: Progress = silent,
+    progress: Progress | bool = False,
     warn: Warn = warnings.warn,
 ) -> Verdict:
     """Train a model on all domains of a data set, and estimate its accuracy in a new one by leaving out each in turn.
@@ -74,7 +74,8 @@ def fit(
         backbone: a backbone with pretrained weights.
         weights: a checkpoint of the backbone, in place of its own weights.
         skip_unreadable: skip images that cannot be read.
-        progress: gets the steps of all parts, and notes about them as events of the task "fit".
+        progress: True shows progress as the command does. A function gets the steps of all parts, and notes about them
+            as events of the task "fit".
     """
     check_backbone(backbone, weights)
     out, machine = Path(out), find_machine(device)
@@ -83,11 +84,11 @@ def fit(
         raise RecipeError(f"minutes={minutes} is not allowed; it must be positive")
     given = Plan(spelled(str(root)), backbone, weights, seed, skip_unreadable, minutes)
     begin(out, given)  # refuses another fit before the data is packed
-    with claim(out):
+    with claim(out), showing(progress, lines=notes_and_tenths()) as show:
         plan = begin(out, given)
-        data = _open(plan, progress)
+        data = _open(plan, show)
         plan.write(out)
-        return _Fit(plan, out, data, machine, time.monotonic(), budget, progress, warn).run()
+        return _Fit(plan, out, data, machine, time.monotonic(), budget, show, warn).run()
 
 
 @dataclass(frozen=True)

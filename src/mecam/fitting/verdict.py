@@ -15,7 +15,7 @@ TRIED = {"head": "the head on a frozen backbone", "all": "all weights"}
 Accuracies = Mapping[str, float]  # by left-out domain, percent
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verdict:
     """The model in `path`, and its expected accuracy in a domain that is not in the folder. All numbers are percent.
 
@@ -33,6 +33,16 @@ class Verdict:
     others: dict[str, float]  # the mean accuracy of what was tried and not chosen
     seconds: float
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        interval = f"{self.low:.1f} to {self.high:.1f} %"
+        return f"<Verdict on {self.path}: {self.accuracy:.1f} % expected in a new domain, 95 % interval {interval}>"
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def __fspath__(self) -> str:
+        return str(self.path)
 
     @property
     def weakest_class(self) -> str:

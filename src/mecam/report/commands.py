@@ -8,7 +8,7 @@ import re
 import shlex
 from typing import Any
 
-from mecam.recipe import Recipe, option
+from mecam.recipe import Recipe, departures, option
 
 ALWAYS = ("data", "target", "method", "optimizer", "averaging", "seed")
 TOML_WORDS = ("true", "false", "inf", "nan")
@@ -27,15 +27,13 @@ def toml(recipe: Recipe) -> str:
 
 def command(recipe: Recipe) -> str:
     """Return `mecam train ...` with the parts of the recipe and all that is not the default."""
-    values = recipe.to_dict()
-    chosen = {name: values[name] for name in (*ALWAYS, "base") if values[name] is not None}
-    defaults = {**Recipe(**chosen).to_dict(), "base": Recipe.base}
+    needed = departures(recipe)
     words = ["mecam", "train"]
-    for name, value in values.items():
+    for name, value in recipe.to_dict().items():
+        if value is None or name not in (*ALWAYS, *needed):
+            continue
         if isinstance(value, dict):
             words += [part for entry in value for part in ("--set", f"{name}.{entry}={_word(value[entry])}")]
-        elif value is None or (name not in ALWAYS and value == defaults[name]):
-            continue
         elif isinstance(value, bool):
             words.append(option(name if value else f"no-{name}"))
         else:

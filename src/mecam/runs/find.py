@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,7 +19,7 @@ def runs_in(path: Path) -> list[Path]:
     return sorted(child for child in path.iterdir() if not child.name.startswith(".") and _is_run(child))
 
 
-def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
+def find_runs(paths: Iterable[os.PathLike[str] | str]) -> list[RunFolder]:
     """Return the runs that these paths are or hold, each once.
 
     The shell expands runs/* to everything in that folder. So a file or folder without a run is skipped if it lies
@@ -39,7 +40,7 @@ def find_runs(paths: Iterable[Path | str]) -> list[RunFolder]:
     return [RunFolder(run) for run in unique.values()]
 
 
-def find_run(path: Path | str) -> RunFolder:
+def find_run(path: os.PathLike[str] | str) -> RunFolder:
     """Return the run in this folder, or the only one directly below it."""
     first, *others = find_runs([path])
     if others:

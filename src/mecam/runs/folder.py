@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from mecam.runs import records, sessions
 from mecam.runs.files import RunError, make_folder, read_bytes, read_sealed, write_atomic
+from mecam.runs.summary import in_words, summary
 from mecam.storage.checksums import digest, seal
 from mecam.storage.files import clean
 
@@ -51,7 +52,14 @@ class RunFolder:
         self.guard: Callable[[], None] = lambda: None  # the claim's: raises if this process may not write any more
 
     def __repr__(self) -> str:
-        return f"RunFolder({str(self.path)!r})"
+        return f"<RunFolder {self.path}: {in_words(self)}>"
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def summary(self) -> str:
+        """Return what was trained, how far it is, its accuracies and its files, as text."""
+        return summary(self)
 
     def begin(self, recipe: Mapping[str, Any], environment: Mapping[str, Any], *, run_id: str) -> dict[str, Any] | None:
         """Start or resume the run. Return the state of its last checkpoint, None if there is none.

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from mecam.data.domains import DataError
-from mecam.progress import Event, Progress, silent
+from mecam.progress import Event, Progress, no_lines, showing
 from mecam.runs import write_atomic
 from mecam.runs.files import make_folder, writing
 from mecam.serving.evaluation import Evaluation, summarize
@@ -25,25 +25,26 @@ Write = Callable[[Labelled, Prediction], object]
 
 
 def evaluate(
-    model: TrainedModel | Path | str,
+    model: TrainedModel | os.PathLike[str] | str,
     folder: Path | str,
     *,
     wrong: Path | str | None = None,
     out: Path | str | None = None,
     device: str = "auto",
-    progress: Progress = silent,
+    progress: Progress | bool = False,
 ) -> Evaluation:
     """Evaluate a model on the images of a folder or a CSV file, as `mecam evaluate` does.
 
     Images are read one batch at a time. Those that cannot be read are in `unreadable` of the result, not in its counts.
 
     Args:
-        model: a run's folder, the --out of mecam train, or what `load_model` returned.
+        model: a run or its folder, the --out of mecam train or mecam fit, or what `load_model` returned.
         folder: <class>/<image> or <domain>/<class>/<image>, or a CSV file with columns path, label and maybe domain,
             whose paths are relative to its folder. Classes are matched by name.
         wrong: a CSV file to write, with a row per misclassified image and the probabilities of all classes.
         out: a self-contained HTML file to write.
         device: "auto", "cpu", "cuda", ...; a loaded model stays where it is.
+        progress: True shows a bar on a terminal or in a notebook. A function gets an event per image.
     """
     if not isinstance(model, TrainedModel):
         if device == "auto":
@@ -53,10 +54,11 @@ def evaluate(
     tallies: dict[str, Tally] = {}
     unreadable: list[str] = []
     mistakes = Mistakes(model.classes)
-    with _wrong_file(None if wrong is None else Path(wrong), model.classes) as write:
+    wrong_file = _wrong_file(None if wrong is None else Path(wrong), model.classes)
+    with wrong_file as write, showing(progress, lines=no_lines) as show:
         predictions = model.predictions([one.image for one in images])
         for done, (one, prediction) in enumerate(zip(images, predictions, strict=True), start=1):
-            progress(Event("evaluating", done, len(images), "images"))
+            show(Event("evaluating", done, len(images), "images"))
             if prediction.label is None or prediction.probability is None:
                 unreadable.append(str(prediction.error))
                 continue

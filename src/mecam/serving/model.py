@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -130,7 +130,7 @@ class TrainedModel:
         return Prediction(image, label, by_class[label], probabilities=by_class)
 
 
-def load_model(path: Path | str, *, device: torch.device | str = "cpu") -> TrainedModel:
+def load_model(path: os.PathLike[str] | str, *, device: torch.device | str = "cpu") -> TrainedModel:
     """Load the model of a run: the selected weights, or the best so far if it has not finished (see `stopped`)."""
     folder = find_run(path)
     weights = read_weights(folder)

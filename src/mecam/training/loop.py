@@ -9,15 +9,15 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from mecam import ranks
-from mecam.data.domains import DomainSet
+from mecam.data.domains import DomainSet, source_domains
 from mecam.data.open import open_data
-from mecam.progress import Event, Progress, silent
-from mecam.recipe import Recipe, recipe_of
+from mecam.progress import Event, Progress, showing, silent
+from mecam.recipe import Recipe, compose, recipe_of
 from mecam.runs import RunFolder, claim, sessions
 from mecam.training.interrupt import Interrupted, StopSignals
 from mecam.training.machine import Machine, find_machine
@@ -26,6 +26,7 @@ from mecam.training.result import finish, validate
 from mecam.training.run import Run
 from mecam.training.state import load_state_dict, state_dict
 from mecam.training.step import start_tracking, train_step
+from mecam.training.watch import watching
 
 SAVE_EVERY = 60.0  # least seconds between checkpoints: one of a large network takes seconds
 LISTEN_EVERY = 10  # steps between exchanges of received signals among processes
@@ -33,33 +34,59 @@ Warn = Callable[[Warning], None]
 
 
 def train(
-    recipe: Recipe,
+    recipe: Recipe | Path | str | None = None,
     out: Path | str = "runs",
     *,
+    data: DomainSet | Path | str | None = None,
     device: str = "auto",
-    progress: Progress = silent,
-    data: DomainSet | None = None,
+    progress: Progress | bool = False,
     warn: Warn = warnings.warn,
+    **entries: Any,
 ) -> RunFolder:
-    """Run the recipe in <out>/<run id>, or resume it; a finished run is left as it is.
+    """Train one model in <out>/<run id>, as `mecam train` does, or resume it; a finished run is left as it is.
 
-    One process at a time works on a run (ClaimedError), whoever starts it. `progress` is called after every step, and
-    while features are computed.
-    `warn` gets a CircumstancesWarning if the run resumes with another instruction set, torch version, device or number
-    of threads.
+        run = mecam.train(data="root", optimizer="mecam", out="tuned", progress=True)
+        print(run.summary())
+
+    One process at a time works on a run (ClaimedError), whoever starts it.
+
+    Args:
+        recipe: a recipe or a TOML file, of which `data` and `entries` replace entries.
+        data: a folder root/<domain>/<class>/<image>, a store or the name of a data set; or the recipe's data set,
+            already open.
+        progress: True shows progress as the command does. A function gets the events of packing, of computing
+            features, and of every step.
+        warn: gets a CircumstancesWarning if the run resumes with another instruction set, torch version, device or
+            number of threads.
+        entries: entries of the recipe, such as `optimizer="mecam", steps=500`.
     """
+    if isinstance(data, (Path, str)):
+        data, entries["data"] = None, str(data)
+    recipe = compose(recipe, entries) if entries or not isinstance(recipe, Recipe) else recipe
     machine = find_machine(device, recipe.precision, deterministic=recipe.deterministic)
     folder = RunFolder(Path(out) / recipe.run_id)
     if ranks.from_first(folder.is_done()):
         return folder
-    data = open_data(recipe.data, on_error=recipe.on_error) if data is None else data
-    run = Run(recipe, machine, data, progress if machine.writes else silent)
-    with claim(folder.path) if machine.writes else nullcontext() as guard, StopSignals() as signals:
-        folder.guard = guard or folder.guard
-        state = ranks.from_first(_begin(folder, recipe, machine, warn) if machine.writes else None)
-        if not ranks.from_first(folder.is_done()):
-            _take_steps(run, folder, state, signals, progress if machine.writes else silent)
+    if not machine.writes:
+        progress = silent
+    if data is None:
+        with showing(progress) as show:
+            data = open_data(recipe.data, on_error=recipe.on_error, progress=show)
+    with _watched(progress, recipe, data) as show:
+        run = Run(recipe, machine, data, show)
+        with claim(folder.path) if machine.writes else nullcontext() as guard, StopSignals() as signals:
+            folder.guard = guard or folder.guard
+            state = ranks.from_first(_begin(folder, recipe, machine, warn) if machine.writes else None)
+            if not ranks.from_first(folder.is_done()):
+                _take_steps(run, folder, state, signals, show)
     return folder
+
+
+def _watched(progress: Progress | bool, recipe: Recipe, data: DomainSet) -> AbstractContextManager[Progress]:
+    """Yield the function that shows the steps."""
+    if isinstance(progress, bool):
+        return watching(recipe, len(source_domains(data, recipe.target)), quiet=not progress)
+    return nullcontext(progress)
 
 
 def _begin(folder: RunFolder, recipe: Recipe, machine: Machine, warn: Warn) -> dict[str, Any] | None:
