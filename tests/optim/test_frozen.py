@@ -92,6 +92,22 @@ def test_a_key_encoder_is_averaged_once_a_step(
 
 @GIVEN
 @pytest.mark.parametrize("average", [in_place, new_memory, through_data])
+def test_a_key_encoder_that_starts_as_a_copy(average: Callable[[Tensor, Tensor], None], given: bool) -> None:
+    """The first average leaves the bias, zeros in both, as it is."""
+    model = Contrast(average)
+    nn.init.zeros_(model.query.bias)
+    model.key.load_state_dict(model.query.state_dict())
+    plain = copy.deepcopy(model)
+    optimizer = step(SAM, model, given, steps=0)
+    for _ in range(3):
+        plain.load_state_dict(model.state_dict())
+        plain(X)
+        optimizer.step(closure_for(optimizer, model))
+        torch.testing.assert_close(list(model.key.parameters()), list(plain.key.parameters()), rtol=0, atol=0)
+
+
+@GIVEN
+@pytest.mark.parametrize("average", [in_place, new_memory, through_data])
 def test_what_only_a_later_pass_changes_is_refused(average: Callable[[Tensor, Tensor], None], given: bool) -> None:
     model = Contrast(average, updates=lambda call: call > 1)
     with pytest.raises(RuntimeError, match=r"changed 2 frozen parameters .* cannot be restored"):

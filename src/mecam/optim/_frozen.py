@@ -68,9 +68,12 @@ class Frozen:
 
     def save(self) -> None:
         """Copy what the first pass changed."""
-        self.hidden.update(dict.fromkeys(self._other_values(list(self.sums))))
+        hidden = [p for p in self._other_values(list(self.sums)) if not self.marks[p].changed()]
+        self.hidden.update(dict.fromkeys(hidden))
+        # an average of equal weights may have changed some of them only
+        suspected = self.sums if hidden else {}
         for parameter, mark in self.marks.items():
-            if parameter in self.hidden or mark.changed():
+            if parameter in self.hidden or parameter in suspected or mark.changed():
                 self.saved[parameter] = Mark(parameter), local(parameter).detach().clone()
 
     def changed(self) -> list[Tensor]:
@@ -80,6 +83,8 @@ class Frozen:
         return by_version or self._other_values([p for p in rest if p in self.sums])
 
     def restore(self) -> None:
+        suspected = [p for p in self.saved if p in self.sums and p not in self.hidden]
+        self.hidden.update(dict.fromkeys(self._other_values(suspected)))
         for parameter, (mark, copy) in self.saved.items():
             if parameter in self.hidden or mark.changed():
                 mark.restore(copy)
