@@ -225,12 +225,16 @@ class TestOrder:
         model = network()
         optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1)
         before = bits(model)
-        with pytest.raises(RuntimeError, match="no parameter of this optimizer has a gradient"):
+        with pytest.raises(
+            RuntimeError, match=r"^no parameter of this optimizer has a gradient. Was loss.backward\(\) called"
+        ):
             optimizer.first_step()
         assert_same_bits(model, before)
         loss_of(model).backward()
         optimizer.first_step()
-        with pytest.raises(RuntimeError, match="no parameter of this optimizer has a gradient"):
+        with pytest.raises(
+            RuntimeError, match=r"^no parameter of this optimizer has a gradient. Was loss.backward\(\) called"
+        ):
             optimizer.second_step()
         assert_same_bits(model, before)
 

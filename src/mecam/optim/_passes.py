@@ -57,8 +57,8 @@ class NoGradientError(RuntimeError):
 
     def __init__(self, loss: Any) -> None:
         super().__init__(
-            "the closure ran, but no parameter of this optimizer has a gradient. "
-            "Does it call loss.backward(), and does the loss depend on these parameters?"
+            "no parameter of this optimizer has a gradient. "
+            "Was loss.backward() called, and does the loss depend on these parameters?"
         )
         self.loss = loss
 
