@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mecam.optim import SAM, LookSAM, MeCAM, SharpnessAware, capture, graphs
+from mecam.optim._passes import Passes
 from mecam.optim.graphs import CapturedStep, why_not
 from tests.optim.test_passes import METHODS
 
@@ -162,6 +163,48 @@ def test_what_fails_in_the_capture_runs_eagerly_from_then_on(
 
 
 @pytest.mark.usefixtures("made")
+def test_after_a_failed_capture_nothing_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernels did not run, and further ones fail until it ends."""
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("stream is capturing")
+
+    class Failing(Graph):
+        def __call__(self, *inputs: Any) -> Any:
+            with monkeypatch.context() as patches:
+                for name in ("grad_at", "restore") if self.calls else ():
+                    patches.setattr(Passes, name, fail)
+                return super().__call__(*inputs)
+
+    monkeypatch.setattr(graphs, "Captured", Failing)
+    one, two = network(), network()
+    step = captured(SAM(one.parameters(), torch.optim.SGD, lr=0.1, model=one, nonfinite="skip"), one)
+    optimizer = SAM(two.parameters(), torch.optim.SGD, lr=0.1, model=two)
+    (x, y), *_ = batches(8)
+    step(x, y)
+    with pytest.warns(UserWarning, match="cannot be captured"):
+        step(x, y)
+    for _ in range(2):
+        by_hand(two, optimizer, x, y)
+    torch.testing.assert_close(one.state_dict(), two.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("method", [SAM, None])
+def test_a_loaded_state_is_captured_anew(made: list[Graph], method: type[SharpnessAware] | None) -> None:
+    model = network()
+    if method is None:
+        optimizer: torch.optim.Optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    else:
+        optimizer = method(model.parameters(), torch.optim.Adam, model=model, nonfinite="skip", fused=True)
+    step = captured(optimizer, model)
+    (x, y), *_ = batches(8)
+    step(x, y)
+    optimizer.load_state_dict(optimizer.state_dict())
+    step(x, y)
+    assert [graph.calls for graph in made] == [1, 1]
+
+
+@pytest.mark.usefixtures("made")
 def test_an_error_of_the_loss_function_is_the_users() -> None:
     model = network()
     step = captured(torch.optim.SGD(model.parameters(), lr=0.1), model)
@@ -186,6 +229,7 @@ def test_a_skipped_first_step_is_not_what_is_captured(made: list[Graph]) -> None
         (lambda p: SAM(p, torch.optim.SGD, lr=0.1, nonfinite="skip", shared_noise=True), "random state"),
         (lambda p: SAM(p, torch.optim.Adam, lr=0.1, nonfinite="skip"), "capturable=True or fused=True"),
         (lambda p: torch.optim.AdamW(p, lr=0.1), "AdamW counts its steps"),
+        (torch.optim.LBFGS, "LBFGS: it runs the closure itself"),
         (lambda p: torch.optim.AdamW(p, lr=0.1, capturable=True), None),
         (lambda p: SAM(p, torch.optim.SGD, lr=0.1, nonfinite="skip"), None),
     ],
@@ -203,5 +247,5 @@ def test_wrong_arguments() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(TypeError, match="optimizer is a Sequential"):
         capture(model, loss_of(model))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="loss_function is a Tensor"):
+    with pytest.raises(TypeError, match="loss_fn is a Tensor"):
         capture(optimizer, torch.ones(()))  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from mecam.optim._base import REFUSED
 from mecam.optim._options import outside
 from mecam.optim._update import counts_on_device
 from mecam.optim.sharpness import SharpnessAware
@@ -74,7 +75,7 @@ class Captured:
                 raise ValueError(f"captured with {held!r}, and now called with {leaf!r}: only tensors may change")
 
 
-def capture(optimizer: Optimizer, loss_function: Callable[..., Tensor]) -> CapturedStep:
+def capture(optimizer: Optimizer, loss_fn: Callable[..., Tensor]) -> CapturedStep:
     """Return a function that takes training steps, on a GPU as CUDA graphs: `loss = step(*inputs)`.
 
     The first step runs eagerly, the second is captured, later ones replay it. A step that cannot be captured runs
@@ -86,7 +87,7 @@ def capture(optimizer: Optimizer, loss_function: Callable[..., Tensor]) -> Captu
     Args:
         optimizer: an optimizer of this package with nonfinite="skip", or one of torch. torch's Adam and its like take
             capturable=True or fused=True. Rates that a schedule changes are 0-dim tensors on the device.
-        loss_function: returns the loss, a tensor, for the inputs of a step, such as images and labels. Tensors among
+        loss_fn: returns the loss, a tensor, for the inputs of a step, such as images and labels. Tensors among
             these keep their shapes, and all else its values; steps with others run eagerly.
 
     Example:
@@ -97,20 +98,21 @@ def capture(optimizer: Optimizer, loss_function: Callable[..., Tensor]) -> Captu
     """
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"optimizer is a {type(optimizer).__name__}; it must be a torch.optim.Optimizer")
-    if not callable(loss_function):
-        raise TypeError(f"loss_function is a {type(loss_function).__name__}; it must be a function of the inputs")
-    return CapturedStep(optimizer, loss_function)
+    if not callable(loss_fn):
+        raise TypeError(f"loss_fn is a {type(loss_fn).__name__}; it must be a function of the inputs")
+    return CapturedStep(optimizer, loss_fn)
 
 
 class CapturedStep:
     """What `capture` returns. `reason` says why steps run eagerly; None while they can be captured."""
 
-    def __init__(self, optimizer: Optimizer, loss_function: Callable[..., Tensor]) -> None:
-        self.optimizer, self.loss_function = optimizer, loss_function
+    def __init__(self, optimizer: Optimizer, loss_fn: Callable[..., Tensor]) -> None:
+        self.optimizer, self.loss_fn = optimizer, loss_fn
         self.reason = why_not(optimizer)
         self._graphs: dict[Hashable, Captured] = {}
         self._captured_for: tuple[Any, ...] | None = None  # shapes and numbers that the graphs hold
         self._warned: set[str] = set()
+        optimizer.register_load_state_dict_post_hook(self._forget)
         if self.reason is not None and device_of(optimizer).type != "cpu":
             self._warn(self.reason)
 
@@ -128,6 +130,8 @@ class CapturedStep:
         except (RuntimeError, ValueError, TypeError) as error:
             if first:
                 raise  # it ran eagerly: the error is the user's
+            if isinstance(self.optimizer, SharpnessAware):
+                self.optimizer._running = None  # nothing ran on the device: there is nothing to restore
             self.reason = f"the step cannot be captured as a CUDA graph ({str(error).splitlines()[0]})"
             self._warn(self.reason)
             return self._eager(*inputs)
@@ -140,7 +144,7 @@ class CapturedStep:
 
         def closure() -> Tensor:
             optimizer.zero_grad()
-            loss = self.loss_function(*inputs)
+            loss = self.loss_fn(*inputs)
             loss.backward(create_graph=isinstance(optimizer, SharpnessAware) and optimizer.needs_graph)  # type: ignore[no-untyped-call]
             return loss
 
@@ -166,6 +170,11 @@ class CapturedStep:
             )
         return bool(inputs_fit and numbers_fit)
 
+    def _forget(self, _: Optimizer) -> None:
+        """Capture anew: a loaded state is other tensors than those in the graphs."""
+        self._graphs.clear()
+        self._captured_for = None
+
     def _warn(self, message: str) -> None:
         if message not in self._warned:
             self._warned.add(message)
@@ -189,6 +198,8 @@ def why_not(optimizer: Optimizer) -> str | None:
             return f"{name} has track=True, whose numbers a graph does not return; leave it out"
         if optimizer.capturable != "steps" and counts_on_device(base):
             return f"{name} decides in Python what a step is, or needs the random state or a Hessian: steps run eagerly"
+    if type(base) in REFUSED:
+        return f"{type(base).__name__}: {REFUSED[type(base)]}; steps run eagerly"
     if not counts_on_device(base):
         return f"{type(base).__name__} is not of torch.optim, and may count its steps in Python: steps run eagerly"
     counts = "capturable" in base.defaults and not any(base.defaults.get(key) for key in ("capturable", "fused"))
