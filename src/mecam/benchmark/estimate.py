@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,11 +18,8 @@ from mecam.progress import clock
 from mecam.recipe import Recipe, recipe_of
 from mecam.runs import RunError, RunFolder
 from mecam.training.machine import find_machine
-from mecam.training.result import metrics, watched_splits
-from mecam.training.run import Run
-from mecam.training.step import train_step
+from mecam.training.speed import Cost, cost_of
 
-SAMPLE = 64  # images of each split
 LONG = 3.0  # seconds
 Kind = tuple[object, ...]
 
@@ -78,19 +75,30 @@ class Budget:
 def seconds(recipes: Sequence[Recipe], out: Path, device: str = "auto") -> dict[str, float]:
     """Return the seconds of each run by its id, evaluations included.
 
-    Where steps are long, one is timed, and the others are estimated from it by their optimizers' passes.
+    Runs of the same kind are measured once, if none was timed in `out`. Where steps are long, one kind is measured, and
+    the others are estimated from it by their optimizers' passes.
     """
-    steps = _means(_timed_in(out))
-    passes: dict[Kind, float] = {}  # seconds of one, where they are long
+    timed = _means(_timed_in(out))
+    costs: dict[Kind, Cost] = {}
+    passes: dict[Kind, Cost] = {}  # of one pass per step, where steps are long
+    cached: set[Kind] = set()  # kinds of work whose features an earlier run computes
     times = {}
     for recipe in recipes:
-        kind, work = _kind(recipe), (recipe.data, recipe.backbone, recipe.batch, recipe.image_size)
-        count = find_optimizer(recipe.optimizer).passes
-        if kind not in steps:
-            steps[kind] = passes[work] * count if work in passes else _probe(recipe, device)
-            if steps[kind] > LONG:
-                passes.setdefault(work, steps[kind] / count)
-        times[recipe.run_id] = steps[kind] * (recipe.steps + 1)
+        kind, work = _kind(recipe), (recipe.data, recipe.backbone, recipe.batch, recipe.image_size, recipe.trainable)
+        if kind in timed:
+            times[recipe.run_id] = timed[kind] * (recipe.steps + 1)
+            continue
+        if kind not in costs:
+            count = find_optimizer(recipe.optimizer).passes
+            if work in passes:
+                costs[kind] = replace(passes[work], step=passes[work].step * count)
+            else:
+                costs[kind] = _measure(recipe, device)
+            if costs[kind].step > LONG:
+                passes.setdefault(work, replace(costs[kind], step=costs[kind].step / count))
+        cost = replace(costs[kind], start=0.0) if work in cached else costs[kind]
+        times[recipe.run_id] = cost.seconds(recipe.steps, recipe.evaluate_every)
+        cached.add(work)
     return times
 
 
@@ -141,7 +149,10 @@ def _seconds(measurements: Mapping[str, Mapping[str, float]]) -> dict[str, float
 
 def _kind(recipe: Recipe) -> Kind:
     """Return what the time of a step depends on."""
-    return recipe.data, recipe.backbone, recipe.method, recipe.optimizer, recipe.batch, recipe.image_size
+    return (
+        *(recipe.data, recipe.backbone, recipe.method, recipe.optimizer),
+        *(recipe.batch, recipe.image_size, recipe.trainable),
+    )
 
 
 def _means(runs: Iterable[_Timed]) -> dict[Kind, float]:
@@ -152,28 +163,6 @@ def _means(runs: Iterable[_Timed]) -> dict[Kind, float]:
     return {kind: statistics.fmean(values) for kind, values in times.items()}
 
 
-def _probe(recipe: Recipe, device: str) -> float:
-    """Time a step, with its share of the evaluations, by a few steps and the evaluation of a few images."""
-    run = Run(recipe, find_machine(device, recipe.precision), open_data(recipe.data, on_error=recipe.on_error))
-    splits = watched_splits(run)
-    few = {split: indices[:SAMPLE] for split, indices in splits.items()}
-    share = sum(map(len, few.values())) / sum(map(len, splits.values()))
-    steps = itertools.count()
-    evaluation = _duration(lambda: metrics(run, few)) / share
-
-    def step() -> None:
-        if (loss := train_step(run, next(steps))) is not None:
-            float(loss)  # waits for the device
-
-    return _duration(step) + evaluation / recipe.evaluate_every
-
-
-def _duration(work: Callable[[], object]) -> float:
-    """Return the seconds of the third call, since the first ones warm up; of an earlier one if it is long."""
-    for _ in range(3):
-        start = time.perf_counter()
-        work()
-        duration = time.perf_counter() - start
-        if duration > LONG:
-            break
-    return duration
+def _measure(recipe: Recipe, device: str) -> Cost:
+    data = open_data(recipe.data, on_error=recipe.on_error)
+    return cost_of(recipe, find_machine(device, recipe.precision), data)

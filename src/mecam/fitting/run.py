@@ -26,7 +26,6 @@ from statistics import fmean
 from mecam.data.domains import DomainSet
 from mecam.data.folder import Scan
 from mecam.data.open import open_data
-from mecam.fitting.measure import images_per_second, seconds_per_step
 from mecam.fitting.plan import Plan, begin, check_backbone
 from mecam.fitting.publish import publish
 from mecam.fitting.tuning import FEWEST, Rates, batch_on, least_seconds_per_step, settings
@@ -41,6 +40,7 @@ from mecam.storage.checksums import digest, seal
 from mecam.training import train
 from mecam.training.features import has_features
 from mecam.training.machine import Machine, find_machine
+from mecam.training.speed import images_per_second, seconds_per_step
 
 MINUTES = {"cpu": 15.0, "cuda": 30.0}
 LEFT_OUT, FINAL, EXPORTED, REPORT, VERDICT = "leave-one-out", "final", "exported", "report.html", "verdict.json"
