@@ -28,7 +28,7 @@ from mecam.data.pack import pack
 from mecam.progress import Event
 from mecam.recipe import Recipe
 from mecam.runs import ClaimedError, RunFolder, claim
-from mecam.training import train
+from mecam.training import environment, train
 from tests.benchmark.folders import stop_run
 from tests.data.folders import make_folder
 
@@ -273,9 +273,12 @@ def test_an_address_at_which_nothing_answers_is_named_at_once(tmp_path: Path) ->
 
 @needs_ray
 def test_a_node_with_another_mecam_refuses(tmp_path: Path) -> None:
-    [recipe] = recipes("art")  # which has this name here, and another one there
-    with pytest.raises(RuntimeError, match="Install the same on all nodes"):
-        module._run(recipe, "shapes-art-0123456789", tmp_path, "cpu", 1, None, None)
+    [recipe] = recipes("art")
+    own = environment.source()
+    # a recipe with another name there, and other code without effect on names
+    for sender in (("shapes-art-0123456789", own), (recipe.run_id, "another")):
+        with pytest.raises(RuntimeError, match=f"source {own}.*source {sender[1]}.*Install the same on all nodes"):
+            module._run(recipe, sender, tmp_path, "cpu", 1, None, None)
 
 
 def test_without_ray_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,9 @@ def test_the_first_differences_are_reported(run: RunFolder, data: ShapesSet, tmp
     assert told["records.jsonl"] == f"line 1: splits.art out.loss is {loss} there and {another} here"
     assert " there and " in told["model.safetensors"]
     assert "the first of " in told["model.safetensors"]
-    assert found.lines()[0].startswith("different: records.jsonl: line 1")
+    assert found.inputs == (f'data is "{data.fingerprint}" there and "{other.fingerprint}" here',)
+    assert found.lines()[0] == f"the data or the weights differ: {found.inputs[0]}"
+    assert found.lines()[1].startswith("different: records.jsonl: line 1")
 
 
 def test_another_environment_is_reported(

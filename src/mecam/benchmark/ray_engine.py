@@ -31,6 +31,7 @@ from mecam.progress import ENDED, Event, Progress
 from mecam.recipe import Recipe
 from mecam.runs import ClaimedError, RunError, RunFolder, claim, write_atomic
 from mecam.runs.claim import NAME as CLAIM
+from mecam.training import environment
 
 RUN, SESSIONS, DONE = "run.json", "sessions.jsonl", "done.json"
 LISTEN_EVERY = 0.25  # seconds between two looks at the mailbox
@@ -164,7 +165,7 @@ class _Benchmark(Driver):
                     continue
                 out, threads = self.out if self.shared else None, max(1, int(self.engine.cpus))
                 answer = self.task.remote(
-                    *(recipe, recipe.run_id, out, self.engine.device, threads),
+                    *(recipe, (recipe.run_id, environment.source()), out, self.engine.device, threads),
                     *(self.parcels[source], self.mailbox, self.engine.after),
                 )
                 self.flights[answer] = recipe, held.pop_all()
@@ -239,7 +240,7 @@ class _Benchmark(Driver):
 
 def _run(
     recipe: Recipe,
-    run_id: str,
+    sender: tuple[str, str],
     out: Path | None,
     device: str,
     threads: int,
@@ -247,14 +248,19 @@ def _run(
     mailbox: Any,
     after: AfterRun | None = None,
 ) -> tuple[Event, dict[str, bytes]] | None:
-    """Run a recipe on a node; return its last event, and its files if `out` is None. None: the data is missing."""
+    """Run a recipe on a node; return its last event, and its files if `out` is None. None: the data is missing.
+
+    `sender` has the id of the run and the digest of the code on the driver.
+    """
     import torch
 
     ray = _import_ray()
-    if recipe.run_id != run_id:
+    run_id = recipe.run_id
+    if (run_id, environment.source()) != sender:
         raise RuntimeError(
-            f"this recipe is {recipe.run_id} on the node {ray.util.get_node_ip_address()}: the mecam there is another "
-            f"than the one that sent it. Install the same on all nodes; that one is {__version__}"
+            f"the mecam on the node {ray.util.get_node_ip_address()}, version {__version__}, source "
+            f"{environment.source()}, is another than the one that sent {sender[0]}, source {sender[1]}. Install the "
+            "same on all nodes"
         )
     data = None if parcel is None else parcel.open()
     if parcel is not None and data is None:

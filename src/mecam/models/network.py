@@ -13,6 +13,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from mecam.preprocessing import IMAGENET, Preprocessing
 
+RANDOM = "initialised at random"  # a network's note
+
 
 @dataclass(frozen=True)
 class Backbone:
@@ -53,7 +55,7 @@ class Network(nn.Module):
         self.offline = backbone.offline
         self.freeze_bn = freeze_bn
         self.precision: torch.dtype | None = None  # of the featurizer, under autocast; features are float32
-        self.note = "initialised at random"  # where the weights came from
+        self.note = RANDOM  # where the weights came from
         self.train()
 
     def features(self, images: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from mecam.models.network import Network
+from mecam.storage.checksums import digest_blocks
 
 StateDict = dict[str, Tensor]
 SHOWN = 3  # keys named in an error
@@ -65,6 +66,15 @@ def read_weights(path: Path | str) -> StateDict:
     except Exception as error:  # safetensors, zipfile and torch raise different errors for damaged files
         raise WeightsError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
     return _state_dict(content, path)
+
+
+def weights_digest(weights: Mapping[str, Tensor]) -> str:
+    """Return a digest of the names, types, shapes and numbers of these tensors."""
+    blocks: list[bytes] = []
+    for name, tensor in weights.items():
+        blocks.append(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        blocks.append(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest_blocks(blocks)
 
 
 def find_weights(path: Path | str) -> Path:
@@ -144,4 +154,4 @@ def _describe(head: StateDict, name: str) -> str:
     return f"layers that {name} does not use were" if weight is None else f"its classifier of {len(weight)} classes was"
 
 
-__all__ = ["WeightsError", "find_weights", "load_weights", "read_weights", "stated_architecture"]
+__all__ = ["WeightsError", "find_weights", "load_weights", "read_weights", "stated_architecture", "weights_digest"]

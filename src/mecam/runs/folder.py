@@ -1,6 +1,6 @@
 """The folder of a run.
 
-    run.json            id, full recipe, environment; written once
+    run.json            id, full recipe, fingerprints of data and weights, environment; written once
     sessions.jsonl      one line per start or resume, with its environment
     records.jsonl       one line per evaluation
     model.safetensors   the selected weights
@@ -61,20 +61,32 @@ class RunFolder:
         """Return what was trained, how far it is, its accuracies and its files, as text."""
         return summary(self)
 
-    def begin(self, recipe: Mapping[str, Any], environment: Mapping[str, Any], *, run_id: str) -> dict[str, Any] | None:
+    def begin(
+        self,
+        recipe: Mapping[str, Any],
+        environment: Mapping[str, Any],
+        *,
+        run_id: str,
+        fingerprints: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any] | None:
         """Start or resume the run. Return the state of its last checkpoint, None if there is none.
 
         Records after that checkpoint are removed: the run will repeat them. This session's environment and first step
-        are added to sessions.jsonl. A folder with another recipe is an error. A finished run is left unchanged.
+        are added to sessions.jsonl. A folder with another recipe, or with other fingerprints of what the run is trained
+        on, is an error. A finished run is left unchanged.
         """
+        new = {} if fingerprints is None else {"fingerprints": fingerprints}
         if self.exists():
-            self._require_same(recipe)
+            self._require_same("of another recipe", self.read_run().get("recipe"), recipe)
         else:
-            self._create({"id": run_id, "recipe": recipe, "environment": environment})
+            self._create({"id": run_id, "recipe": recipe, **new, "environment": environment})
         if self.is_done():
             return None
         clean(self.path)
         state = self.load_checkpoint()  # verifies the records, so before they are cut
+        for known in (self.read_run(), state or {}):  # a run of an earlier version has them in its new checkpoints only
+            if new and "fingerprints" in known:
+                self._require_same("on other data or weights", known["fingerprints"], fingerprints)
         last = records.step_of(state) if state else None
         records.cut(self.records_file, last)
         first = 0 if last is None else last + 1
@@ -114,6 +126,11 @@ class RunFolder:
     def exists(self) -> bool:
         """Return whether a run has begun here."""
         return self.run_file.exists()
+
+    def end_session(self, reason: str) -> None:
+        """Record why this session ended, in a run that has not finished."""
+        self.guard()
+        sessions.end(self.sessions_file, self._id(), reason)
 
     def has_checkpoint(self) -> bool:
         """Return whether there is a checkpoint to resume from."""
@@ -245,13 +262,14 @@ class RunFolder:
             raise RunError(f"{self.path} holds {', '.join(orphans)} of some run, but not its run.json. {START_OVER}")
         write_atomic(self.run_file, seal(run))
 
-    def _require_same(self, recipe: Mapping[str, Any]) -> None:
-        there, here = self.read_run().get("recipe"), json.loads(json.dumps(recipe))
-        changes = [f"{name} is {old} there and {new} here" for name, old, new in _pairs(there, here) if old != new]
+    def _require_same(self, what: str, there: Any, here: Any) -> None:
+        """Raise an error that names the differences between what the folder holds and what is given."""
+        pairs = _pairs(there, json.loads(json.dumps(here)))
+        changes = [f"{name} is {old} there and {new} here" for name, old, new in pairs if old != new]
         if changes:
             more = f"; and {len(changes) - SHOWN} more" if len(changes) > SHOWN else ""
             listed = "; ".join(changes[:SHOWN])
-            raise RunError(f"{self.path} holds a run of another recipe: {listed}{more}. {START_OVER}")
+            raise RunError(f"{self.path} holds a run {what}: {listed}{more}. {START_OVER}")
 
     def _verify(self, file: Path, data: bytes | None = None) -> None:
         """Compare a file, or `data`, its content, with its checksum, if done.json has one."""

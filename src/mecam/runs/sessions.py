@@ -1,11 +1,12 @@
 """sessions.jsonl: one line per start or resume of a run, with its first step and its environment.
 
-    {"step": 0, "environment": {"torch": "2.13.0+cpu", "threads": 2, ...}, "checksum": "5d41..."}
+    {"step": 0, "environment": {"torch": "2.13.0+cpu", ...}, "ended": "SIGTERM after step 300", "checksum": "5d41..."}
     {"step": 301, "environment": {...}, "ended": "done", "checksum": "7d79..."}
 
-A killed run has more lines than an undisturbed one, so the file takes no part in what must be equal byte for byte:
-done.json says only that it exists. Each checksum covers the run id and the file up to it, and the last line of a
-finished run has `ended`, so a changed, missing or foreign line is noticed. Other keys may be added to a line.
+A killed session has no `ended`. A killed run has more lines than an undisturbed one, so the file takes no part in what
+must be equal byte for byte: done.json says only that it exists. Each checksum covers the run id and the file up to it,
+and the last line of a finished run has `ended`, so a changed, missing or foreign line is noticed. Other keys may be
+added to a line.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from typing import Any
 from mecam.runs.files import RunError, read_bytes, write_atomic
 from mecam.storage.checksums import seal, unseal
 
+CODE = ("mecam", "source", "numpy", "timm", "pytorch_optimizer")  # entries that may change more than the last bits
 CIRCUMSTANCES = ("torch", "cuda", "device", "precision", "ranks", "processor", "instruction_set", "threads")
 
 
 class CircumstancesWarning(UserWarning):
-    """A run resumes under circumstances that may change the last bits of its results."""
+    """A run resumes with other code, or under circumstances that may change the last bits of its results."""
 
 
 def circumstances(environment: Any) -> dict[str, str]:
@@ -29,29 +31,36 @@ def circumstances(environment: Any) -> dict[str, str]:
 
     Threads count on a CPU only. Missing entries, as in runs of older versions, are omitted.
     """
-    if not isinstance(environment, Mapping):
-        return {}
-    values = {name: str(environment[name]) for name in CIRCUMSTANCES if environment.get(name) is not None}
+    values = _selected(environment, CIRCUMSTANCES)
     if values.get("device", "cpu") != "cpu":
         values.pop("threads", None)
     return values
 
 
+def _selected(environment: Any, names: Sequence[str]) -> dict[str, str]:
+    if not isinstance(environment, Mapping):
+        return {}
+    return {name: str(environment[name]) for name in names if environment.get(name) is not None}
+
+
+def _differing(every: Sequence[Mapping[str, str]], names: Sequence[str]) -> list[dict[str, str]]:
+    changed = [name for name in names if len({one[name] for one in every if name in one}) > 1]
+    return [{name: one[name] for name in changed if name in one} for one in every]
+
+
 def differing(environments: Sequence[Any]) -> list[dict[str, str]]:
     """Return the circumstances in which these environments differ, for each of them."""
-    every = [circumstances(environment) for environment in environments]
-    names = [name for name in CIRCUMSTANCES if len({one[name] for one in every if name in one}) > 1]
-    return [{name: one[name] for name in names if name in one} for one in every]
+    return _differing([circumstances(environment) for environment in environments], CIRCUMSTANCES)
 
 
 def resumed(before: Any, now: Any) -> CircumstancesWarning | None:
     """Return the warning for a run that resumes in another environment; None if the change cannot matter."""
-    there, here = map(spelled, differing([before, now]))
+    code = _differing([_selected(environment, CODE) for environment in (before, now)], CODE)
+    there, here = (spelled({**own, **bits}) for own, bits in zip(code, differing([before, now]), strict=True))
     if not there:
         return None
-    return CircumstancesWarning(
-        f"this run was trained with {there} and resumes with {here}: results may differ in the last bits"
-    )
+    extent = "results may differ" if any(code) else "results may differ in the last bits"
+    return CircumstancesWarning(f"this run was trained with {there} and resumes with {here}: {extent}")
 
 
 def spelled(circumstances: Mapping[str, str]) -> str:

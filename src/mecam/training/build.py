@@ -21,9 +21,10 @@ from mecam.data.domains import DomainSet
 from mecam.data.sampling import DomainSampler
 from mecam.data.splits import seed_hash
 from mecam.methods import Method
-from mecam.models.network import Network
+from mecam.models.network import RANDOM, Network
 from mecam.models.registry import create as create_network
 from mecam.models.registry import find as find_backbone
+from mecam.models.weights import weights_digest
 from mecam.optim import SharpnessAware
 from mecam.optim import create as create_optimizer
 from mecam.optim.plain import Plain
@@ -190,6 +191,16 @@ def build_network(recipe: Recipe, classes: int) -> Network:
         freeze_bn=recipe.freeze_bn,
         image_size=recipe.image_size,
     ).train()
+
+
+def fingerprints(data: DomainSet, network: Network) -> dict[str, Any]:
+    """Return digests of the data and of weights that were loaded: a run resumes on the same ones only."""
+    counts = [len(data.labels(domain)) for domain in range(len(data.domains))]
+    return {
+        "images": dict(zip(data.domains, counts, strict=True)),
+        "data": data.fingerprint,
+        "weights": None if network.note == RANDOM else weights_digest(network.featurizer.state_dict()),
+    }
 
 
 def build_feed(

@@ -20,7 +20,7 @@ from mecam.progress import Event, Progress, showing, silent
 from mecam.recipe import Recipe, compose, recipe_of
 from mecam.runs import RunFolder, claim, sessions
 from mecam.training.interrupt import Interrupted, StopSignals
-from mecam.training.machine import Machine, find_machine
+from mecam.training.machine import find_machine
 from mecam.training.nonfinite import BadStep, step_error
 from mecam.training.result import finish, validate
 from mecam.training.run import Run
@@ -48,7 +48,8 @@ def train(
         run = mecam.train(data="root", optimizer="mecam", out="tuned", progress=True)
         print(run.summary())
 
-    One process at a time works on a run (ClaimedError), whoever starts it.
+    One process at a time works on a run (ClaimedError), whoever starts it. A run resumes on the data and weights that
+    it began with (RunError).
 
     Args:
         recipe: a recipe or a TOML file, of which `data` and `entries` replace entries.
@@ -56,8 +57,8 @@ def train(
             already open.
         progress: True shows progress as the command does. A function gets the events of packing, of computing
             features, and of every step.
-        warn: gets a CircumstancesWarning if the run resumes with another instruction set, torch version, device or
-            number of threads.
+        warn: gets a CircumstancesWarning if the run resumes with other code, or another instruction set, torch version,
+            device or number of threads.
         entries: entries of the recipe, such as `optimizer="mecam", steps=500`.
     """
     if isinstance(data, (Path, str)):
@@ -76,9 +77,14 @@ def train(
         run = Run(recipe, machine, data, show)
         with claim(folder.path) if machine.writes else nullcontext() as guard, StopSignals() as signals:
             folder.guard = guard or folder.guard
-            state = ranks.from_first(_begin(folder, recipe, machine, warn) if machine.writes else None)
+            state = ranks.from_first(_begin(folder, run, warn) if machine.writes else None)
             if not ranks.from_first(folder.is_done()):
-                _take_steps(run, folder, state, signals, show)
+                try:
+                    _take_steps(run, folder, state, signals, show)
+                except (Interrupted, FloatingPointError) as error:
+                    if machine.writes:
+                        folder.end_session(str(error))
+                    raise
     return folder
 
 
@@ -89,9 +95,9 @@ def _watched(progress: Progress | bool, recipe: Recipe, data: DomainSet) -> Abst
     return nullcontext(progress)
 
 
-def _begin(folder: RunFolder, recipe: Recipe, machine: Machine, warn: Warn) -> dict[str, Any] | None:
-    """Start the run in its folder, or resume it; warn if its last session had other circumstances."""
-    environment = machine.describe()
+def _begin(folder: RunFolder, run: Run, warn: Warn) -> dict[str, Any] | None:
+    """Start the run in its folder, or resume it; warn if its last session had other code or circumstances."""
+    recipe, environment = run.recipe, run.machine.describe()
     if folder.has_checkpoint() and not folder.is_done():
         last = [folder.read_run(), *folder.read_sessions()][-1]  # a run without sessions.jsonl has its run.json
         change = sessions.resumed(last.get("environment"), environment)
@@ -100,7 +106,7 @@ def _begin(folder: RunFolder, recipe: Recipe, machine: Machine, warn: Warn) -> d
     values = recipe.to_dict()
     if folder.run_file.exists() and recipe_of(folder.path) == recipe:  # perhaps written by another version
         values = folder.read_run()["recipe"]
-    return folder.begin(values, environment, run_id=recipe.run_id)
+    return folder.begin(values, environment, run_id=recipe.run_id, fingerprints=run.fingerprints)
 
 
 def _take_steps(

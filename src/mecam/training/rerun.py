@@ -32,6 +32,7 @@ class Comparison:
     differences: tuple[str, ...]  # the first in each of records, weights, predictions and result; none: the same bytes
     surroundings: tuple[str, ...]  # differences between the environments
     expected: str = ""  # circumstances that explain differences; empty: the bytes should be the same
+    inputs: tuple[str, ...] = ()  # differences between the data and weights
 
     @property
     def is_same(self) -> bool:
@@ -39,7 +40,8 @@ class Comparison:
 
     def lines(self) -> list[str]:
         """Return the lines to print."""
-        surroundings = [f"the environments differ: {difference}" for difference in self.surroundings]
+        surroundings = [f"the data or the weights differ: {difference}" for difference in self.inputs]
+        surroundings += [f"the environments differ: {difference}" for difference in self.surroundings]
         if self.is_same:
             return [*surroundings, "the same bytes: records, weights, predictions and result"]
         lines = [*surroundings, *(f"different: {difference}" for difference in self.differences)]
@@ -72,7 +74,9 @@ def rerun(
         again = train(recipe, out, device=device, progress=progress, data=data, warn=warn)
     here = _environments(again)
     surroundings = tuple(_between(there[0], here[0]))
-    return Comparison(again, tuple(_differences(run, again)), surroundings, _expected(there, here))
+    old, new = (one.read_run().get("fingerprints") for one in (run, again))
+    inputs = () if old is None else tuple(_between(old, new))  # a run of an earlier version has none
+    return Comparison(again, tuple(_differences(run, again)), surroundings, _expected(there, here), inputs)
 
 
 def _environments(run: RunFolder) -> list[dict[str, Any]]:

@@ -44,6 +44,7 @@ class Run:
         build.check(recipe, self.method, len(sources), sum(len(self.splits[split]) for split in held_out))
         torch.manual_seed(seed_hash(recipe.seed, "weights"))
         self.network = build.build_network(recipe, len(data.classes)).to(device)
+        self.fingerprints = build.fingerprints(data, self.network)
         self.network.precision = machine.autocast
         self.frozen: dict[str, Tensor] = {}  # weights of a backbone that is not trained
         if recipe.trainable == "head":

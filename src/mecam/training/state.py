@@ -23,6 +23,7 @@ def state_dict(run: Run, step: int) -> dict[str, Any]:
     }
     return {
         "step": step,
+        "fingerprints": run.fingerprints,
         "network": run.trained.state_dict(),
         "optimizer": run.optimizer.state_dict(),
         "averaging": run.averaging.state_dict(),
