@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from mecam import __version__
 from mecam.cli import app
 from mecam.runs import claim
 from tests.serving.runs import DOMAINS, EACH, TINY, write_images
@@ -174,7 +175,7 @@ def test_signals_and_kills_leave_no_trace_in_the_result(images: Path, tmp_path: 
     assert stopped(signal.SIGKILL, "step 28 ", *words, "--out", out).exit_code == -signal.SIGKILL
     resumed = mecam(*words, "--out", out)
     assert resumed.exit_code == 0
-    assert resumed.stderr.splitlines()[1].startswith("step 20 of 40: "), "not from the checkpoint that SIGTERM left"
+    assert resumed.stderr.splitlines()[2].startswith("step 20 of 40: "), "not from the checkpoint that SIGTERM left"
     for name in RESULTS:
         assert (run_folder(Path(out)) / name).read_bytes() == (run_folder(whole) / name).read_bytes(), name
 
@@ -200,6 +201,12 @@ def test_an_interrupted_pack_says_so_in_one_line(tmp_path: Path) -> None:
     ("words", "expected"),
     [
         (["--target", "labb"], "no domain 'labb'; did you mean lab?"),
+        (["--optimizer", "SAM"], "there is no optimizer 'SAM'; did you mean sam? "),
+        (["--method", "AND-mask"], "there is no method 'AND-mask'; did you mean andmask? "),
+        (
+            ["--backbone", "resnet18"],
+            "resnet18 would start from random weights: mecam has no pretrained ones for it. Give",
+        ),
         (["--method", "em"], "there is no method 'em'; did you mean erm"),
         (["--optimizer", "mecan"], "there is no optimizer 'mecan'; did you mean mecam"),
         (["--averaging", "swat"], "there is no averaging 'swat'; did you mean swad"),
@@ -231,6 +238,23 @@ def test_a_wrong_word_is_answered_in_one_line(words: list[str], expected: str, i
     assert said.stderr.count("\n") == 1, said.stderr
     assert expected in said.stderr
     assert not list(tmp_path.glob("*/run.json")), "a refused run leaves nothing behind"
+
+
+def test_version() -> None:
+    assert mecam("--version").stdout == f"mecam {__version__}\n"
+
+
+def test_random_initial_weights_are_reported(images: Path, tmp_path: Path) -> None:
+    tiny = [*TINY, "--steps", "0", "--image-size", "32"]
+    said = mecam(
+        "train", "--data", str(images), *tiny, "--backbone", "resnet18", "--no-pretrained", "--out", str(tmp_path)
+    )
+    assert (said.exit_code, "resnet18: random initial weights\n" in said.stderr) == (0, True), said.stderr
+    bench = ["bench", "--data", str(images), "--target", "lab", "--seeds", "0", *tiny, "--out", str(tmp_path / "bench")]
+    refused = mecam(*bench, "--backbone", "resnet18")
+    assert (refused.exit_code, "train from scratch by --no-pretrained" in refused.stderr) == (2, True)
+    assert not (tmp_path / "bench").exists()
+    assert "resnet8: random initial weights\n" in mecam(*bench).stderr
 
 
 def test_refusals_about_folders_and_files(images: Path, run: Path, tmp_path: Path) -> None:

@@ -46,6 +46,9 @@ def test_a_repr_has_what_departs_from_the_defaults(values: dict[str, Any], shown
     [
         ({"optimiser": "sam"}, "no entry 'optimiser'; did you mean optimizer"),
         ({"zzz": 1}, "no entry 'zzz'; known are augment, averaging"),
+        ({"rho": 1}, r"no entry 'rho'; .* has its table's name before it, such as optimizer_settings\.rho$"),
+        ({"learning_rate": 1}, r"no entry 'learning_rate'; did you mean lr\?$"),
+        ({"Batch-Size": 1}, r"no entry 'Batch-Size'; did you mean batch\?$"),
         ({"steps": 1.5}, "steps=1.5 is a float; it must be a whole number"),
         ({"steps": True}, "steps=True is a bool; it must be a whole number"),
         ({"lr": "fast"}, "lr='fast' is a str; it must be a number"),
@@ -99,6 +102,17 @@ def test_a_path_that_goes_back_through_a_link_is_not_shortened(tmp_path: Path, m
 def test_plain_names_keep_the_run_ids_they_had() -> None:
     assert Recipe().run_id == "shapes-all-erm-adam-none-seed0-44136fa355"
     assert Recipe(data="data/clean", target="home").run_id == "clean-home-erm-adam-none-seed0-8b89401f69"
+
+
+def test_run_ids_keep_names_of_other_scripts() -> None:
+    for name in ("東京", "München", "प्रयोगशाला", "โรงพยาบาล"):
+        assert Recipe(data=f"a/{name} 2", target=name).run_id.startswith(f"{name}-2-{name}-erm-adam-none-seed0-")
+    assert Recipe(target="Mu\u0308nchen").run_id.split("-")[1] == "M\u00fcnchen"  # macOS stores letters in parts
+    assert Recipe(target="a\udcff\u200bb").run_id.split("-")[1:3] == ["a", "b"]  # undecodable, of no width
+    for name in ("京" * 60, "a" * 60):
+        run_id = Recipe(data=name, target=name).run_id
+        assert len(run_id.encode()) < 255, "the name of a folder"
+        assert ("a" * 60 in run_id) == (name[0] == "a")
 
 
 def test_assignments_are_toml_values_or_text() -> None:

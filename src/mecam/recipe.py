@@ -19,7 +19,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from mecam import profiles
-from mecam.near import hint
+from mecam.near import hint, plain
 from mecam.preprocessing import IMAGE_SIZES
 from mecam.profiles import RecipeError as RecipeError
 
@@ -54,6 +54,10 @@ DECIDING = (
 FISH_OUTER = {"momentum": 0.0, "weight_decay": 0.0}  # Fish's outer step
 STORED = {"capture": "record"}  # entries by their names in older files and in the digests of run ids
 TODAY = {old: new for new, old in STORED.items()}
+LETTERS = r"A-Za-z0-9_\x80-\U0010ffff"  # kept in run ids; of a character class
+FILE_NAME_BYTES = 200  # a file name has at most 255, and a run has files named after it
+# entries by the plain names that they have elsewhere
+ELSEWHERE = {"learningrate": "lr", "batchsize": "batch", "iterations": "steps", "model": "backbone", "dataset": "data"}
 TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", dict: "a table"}
 
 
@@ -166,9 +170,11 @@ class Recipe:
         plain = baseline()
         departures = {STORED.get(k, k): v for k, v in self.to_dict().items() if v != plain[k]}
         digest = hashlib.sha256(json.dumps(departures, sort_keys=True).encode()).hexdigest()[:10]
-        data = re.sub(r"[^A-Za-z0-9_]+", "-", Path(self.data).name)
+        data = re.sub(rf"[^{LETTERS}]+", "-", _printable(Path(self.data).name))
         parts = (data, self.target or "all", self.method, self.optimizer, self.averaging, f"seed{self.seed}", digest)
-        return "-".join(re.sub(r"[^A-Za-z0-9_-]+", "-", part) for part in parts)
+        name = "-".join(re.sub(rf"[^{LETTERS}-]+", "-", _printable(part)) for part in parts)
+        too_long = not name.isascii() and len(name.encode()) > FILE_NAME_BYTES
+        return re.sub(r"[^A-Za-z0-9_-]+", "-", name) if too_long else name
 
 
 def baseline() -> dict[str, Any]:
@@ -205,7 +211,10 @@ def entry_kind(name: str) -> Kind:
     annotations = _annotations()
     name = TODAY.get(name, name)
     if name not in annotations:
-        raise RecipeError(f"a recipe has no entry {name!r}; {hint(name, sorted(annotations))}")
+        near = hint(ELSEWHERE.get(plain(name), name), sorted(annotations))
+        if not near.endswith("?"):
+            near += f". A hyperparameter has its table's name before it, such as optimizer_settings.{name}"
+        raise RecipeError(f"a recipe has no entry {name!r}; {near}")
     whole = getattr(annotations[name], "type", annotations[name])  # an InitVar's
     part, *none = get_args(whole) if isinstance(whole, UnionType) else (whole,)
     choices = get_args(part) if get_origin(part) is Literal else ()
@@ -283,6 +292,13 @@ def _with_defaults(values: dict[str, Any], profile: str | None) -> dict[str, Any
     if "lr" not in named and "lr" not in values:
         chosen["lr"] = defaults["lr"] * profiles.lr_ratio(chosen)
     return chosen
+
+
+def _printable(name: str) -> str:
+    """Return a name with a space in place of what cannot be printed: undecodable bytes, controls."""
+    from unicodedata import normalize
+
+    return "".join(letter if letter.isprintable() else " " for letter in normalize("NFC", name))
 
 
 def is_variant(recipe: Recipe) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from mecam import bench
@@ -202,6 +203,22 @@ def test_circumstances_that_are_mixed_take_one_line(tmp_path: Path) -> None:
         "mecam: the table mixes runs from different environments: 3 with instruction_set=AVX2, threads=1, 1 with "
         "instruction_set=AVX2, threads=2, 1 with instruction_set=AVX512, threads=3 and 2 with others; results "
         "may differ in the last bits\n"
+    )
+
+
+def test_names_with_commas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for domain in ("Berlin, clinic", "lab", "home"):
+        for label in ("cat", "dog"):
+            (folder := tmp_path / "photos, 2024" / domain / label).mkdir(parents=True)
+            Image.new("RGB", (16, 16), "white").save(folder / "1.png")
+    words = ["bench", "--data", "photos, 2024", "--seeds", "0", "--dry-run", "--out", tmp_path / "out"]
+    planned = mecam(*words, "--target", "Berlin\\, clinic,lab")
+    assert (planned.exit_code, "2 runs to do" in planned.stdout) == (0, True), planned.stderr
+    refused = mecam(*words, "--target", "Berlin, clinic")
+    assert refused.stderr == (
+        "mecam: photos, 2024 has no domain 'Berlin'; did you mean Berlin, clinic? On the command line, a comma in a "
+        "name is written \\,\n"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,11 +21,10 @@ from mecam.data.domains import DataError, HasDomains, domain_index
 from mecam.data.open import locate, open_data
 from mecam.data.pack import OnError
 from mecam.methods import METHODS
-from mecam.models.registry import find as find_backbone
 from mecam.progress import Event, Progress, showing, shown, silent
 from mecam.recipe import Recipe, RecipeError, assign, entry_kind, option
 from mecam.runs import RunFolder
-from mecam.training.build import check_parts
+from mecam.training.build import check_parts, check_start, starts_at_random
 
 if TYPE_CHECKING:
     from mecam.benchmark.ray_engine import RayEngine
@@ -136,8 +136,7 @@ def _probes(recipes: Sequence[Recipe]) -> list[Recipe]:
     shared = ("data", "target", "seed", "backbone", "weights", "pretrained", "image_size", "holdout", "skip_unreadable")
     probes: dict[str, Recipe] = {}
     for recipe in recipes:
-        own = find_backbone(recipe.backbone).pretrained if recipe.pretrained is None else recipe.pretrained
-        if own or recipe.weights is not None:
+        if not starts_at_random(recipe):
             probe = Recipe(**{name: getattr(recipe, name) for name in shared}, trainable="head")
             probes.setdefault(probe.run_id, probe)
     known = {recipe.run_id for recipe in recipes}
@@ -154,10 +153,19 @@ def runs_of(blocks: Sequence[Mapping[str, Any]], *, absent: bool = False) -> lis
     for name in plan.data_sets(blocks):
         sets[name] = _open(name, on_error="skip" if skips else "refuse", absent=absent)
     recipes = plan.expand(blocks, {name: data.domains for name, data in sets.items()})
-    for data, target in {(recipe.data, recipe.target) for recipe in recipes}:
+    for data, target in dict.fromkeys((recipe.data, recipe.target) for recipe in recipes):
         if target is not None:
-            domain_index(sets[data], target)  # refuses a domain that is not there
+            _require_domain(sets[data], target)
     return recipes
+
+
+def _require_domain(data: HasDomains, target: str) -> None:
+    try:
+        domain_index(data, target)
+    except DataError as error:
+        if any("," in name for name in data.domains):
+            raise DataError(f"{error} On the command line, a comma in a name is written \\,") from None
+        raise
 
 
 def _open(data: str, *, on_error: OnError, absent: bool) -> HasDomains:
@@ -186,6 +194,13 @@ def missing(
         return set(measure) <= {*read_measurements(path), *(() if record is None else record.measurements)}
 
     return [recipe for recipe in recipes if not is_complete(recipe)]
+
+
+def check_starts(recipes: Sequence[Recipe], out: Path) -> None:
+    """Refuse random initial weights that nobody asked for; runs that have begun resume."""
+    for recipe in recipes:
+        if not RunFolder(out / recipe.run_id).run_file.exists():
+            check_start(recipe)
 
 
 def make_engine(
@@ -229,8 +244,9 @@ def run_missing(
         measure: what the engine's `after` measures; finished runs that lack some of it are measured now.
     """
     out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
     rest = missing(recipes, out, records=read_records(records), measure=measure)
+    check_starts(rest, out)
+    out.mkdir(parents=True, exist_ok=True)
     outcome = Outcome(len(recipes), len(recipes) - len(rest))
     if records is not None:
         add_records(records, [path for r in recipes if RunFolder(path := out / r.run_id).is_done()])
@@ -293,12 +309,17 @@ def shown_and_logged(total: int, finished: int, out: Path) -> Iterator[Progress]
         yield progress
 
 
+def _split(words: str) -> list[str]:
+    """Split at commas; a comma after a backslash is a part of its word."""
+    return [word.replace("\\,", ",") for word in re.split(r"(?<!\\),", words)]
+
+
 def _values(name: str, words: Any) -> Any:
     """Return "adam,sam" as a list, and a single word as itself; numbers as numbers."""
     kind = int if name == "seeds" else entry_kind(name).type
-    if isinstance(words, str):
+    if isinstance(words, str) and not (name == "data" and Path(words).expanduser().is_dir()):
         try:
-            words = [kind(word) if kind in (int, float) else word.strip() for word in words.split(",")]
+            words = [kind(word) if kind in (int, float) else word.strip() for word in _split(words)]
         except ValueError:
             example = "whole numbers such as 0,1,2" if kind is int else "numbers such as 0.1,0.2"
             raise RecipeError(f"{option(name)} {words} is not a list of {example}") from None

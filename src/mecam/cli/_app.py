@@ -6,9 +6,11 @@ import functools
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import typer
+
+from mecam import __version__
 
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
 FIRST = """Train image classifiers that generalize to unseen domains.
@@ -35,6 +37,20 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="List, check and pack data sets.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(data_app, name="data")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"mecam {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None: ...
 
 
 def command(

@@ -68,9 +68,10 @@ def bench(
 ) -> int:
     """Train every combination with each domain left out in turn. The same command resumes unfinished runs."""
     from mecam.analysis.after_run import measure_names
-    from mecam.benchmark.experiment import make_engine, missing, plan_runs, run_missing, shown_and_logged
+    from mecam.benchmark.experiment import check_starts, make_engine, missing, plan_runs, run_missing, shown_and_logged
     from mecam.benchmark.records_file import read_records
-    from mecam.data.open import open_data
+    from mecam.data.open import SHAPES, open_data
+    from mecam.training.build import starts_at_random
 
     recipes = plan_runs(
         experiment, entries, set_ or [], small=small, draws=draws, grid=grid, absent=dry_run, probe=probe
@@ -89,6 +90,9 @@ def bench(
         return 0
     for name in sorted({recipe.data for recipe in recipes if recipe.skip_unreadable}):
         print_skipped(open_data(name, on_error="skip"))
+    check_starts(rest, out)
+    for backbone in sorted({recipe.backbone for recipe in rest if recipe.data != SHAPES and starts_at_random(recipe)}):
+        print(f"{backbone}: random initial weights", file=sys.stderr)
     with shown_and_logged(len(recipes), done, out) as progress:
         outcome = run_missing(recipes, out, engine=chosen, progress=progress, records=records, measure=names)
     if outcome.done or outcome.before:

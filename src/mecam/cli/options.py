@@ -37,7 +37,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Do not print progress.")]
 def recipe_options(*, lists: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add an option for every entry of a recipe to a command, after its argument. It gets them as `**entries`.
 
-    With `lists`, an option takes several values, with commas between them.
+    With `lists`, an option takes several values, with commas between them; a comma in a value is written ``\\,``.
     """
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -54,7 +54,7 @@ def _train(recipe: Recipe, out: Path, *, device: str, tensorboard: bool, quiet: 
     from mecam.progress import shown
     from mecam.runs import RunFolder
     from mecam.training import Interrupted, train
-    from mecam.training.build import check_parts
+    from mecam.training.build import check_parts, check_start, starts_at_random
     from mecam.training.watch import watching
 
     check_parts(recipe)  # before a large folder is packed
@@ -65,11 +65,15 @@ def _train(recipe: Recipe, out: Path, *, device: str, tensorboard: bool, quiet: 
         if first:
             print(f"{folder.path} is already finished")
         return 0
+    if not folder.run_file.exists():
+        check_start(recipe)
     folders: list[Scan] = []
     with shown(quiet=quiet or not first) as progress:
         data = open_data(recipe.data, on_error=recipe.on_error, progress=progress, scanned=folders.append)
     if first and not quiet and recipe.data != SHAPES:
         print(f"{recipe.data}: {_counts(data)}{''.join(map(_ignored, folders))}", file=sys.stderr)
+        if starts_at_random(recipe):
+            print(f"{recipe.backbone}: random initial weights", file=sys.stderr)
     if first:
         print_skipped(data)
     sources = len(source_domains(data, recipe.target))

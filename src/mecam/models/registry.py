@@ -32,6 +32,7 @@ class BackboneEntry:
     build: Callable[[bool], Backbone]  # with pretrained weights or without
     parameters: int | None = None  # without the head; None: known once it is built
     image_size: int | None = None
+    from_file: bool = False  # its pretrained weights are a file of the user's
 
     @property
     def details(self) -> str:
@@ -49,8 +50,9 @@ def _resnet(name: str, summary: str, parameters: int) -> BackboneEntry:
     from_file = f"a checkpoint of torchvision's or timm's {name} as a file (weights=...)"
     if name in TWINS:
         from_file = f"a .safetensors file whose metadata names {name} as its architecture (weights=...)"
-    weights = "it trains from scratch" if name == "resnet8" else from_file
-    return BackboneEntry(name, summary, weights, False, build, parameters, IMAGE_SIZES[name])
+    small = name == "resnet8"
+    weights = "it trains from scratch" if small else from_file
+    return BackboneEntry(name, summary, weights, False, build, parameters, IMAGE_SIZES[name], from_file=not small)
 
 
 def _lite(name: str, summary: str, parameters: int, left_out: tuple[str, ...] = ()) -> BackboneEntry:

@@ -18,6 +18,7 @@ from torch import nn
 from mecam import averaging, methods, ranks, virtual
 from mecam.data.augment import Augmentation
 from mecam.data.domains import DomainSet
+from mecam.data.open import SHAPES
 from mecam.data.sampling import DomainSampler
 from mecam.data.splits import seed_hash
 from mecam.methods import Method
@@ -63,6 +64,24 @@ def check_parts(recipe: Recipe) -> None:
     rates.check(recipe)
     if recipe.trainable == "head":
         _check_head(recipe)
+
+
+def starts_at_random(recipe: Recipe) -> bool:
+    """Return whether the backbone starts from random weights."""
+    pretrained = find_backbone(recipe.backbone).pretrained if recipe.pretrained is None else recipe.pretrained
+    return recipe.weights is None and not pretrained
+
+
+def check_start(recipe: Recipe) -> None:
+    """Refuse to train a large backbone from random weights on the user's data, unless the recipe says so."""
+    if not find_backbone(recipe.backbone).from_file or recipe.pretrained is not None or recipe.data == SHAPES:
+        return
+    if starts_at_random(recipe):
+        raise RecipeError(
+            f"{recipe.backbone} would start from random weights: mecam has no pretrained ones for it. Give a "
+            "checkpoint by --weights FILE, choose another backbone such as lite0, or train from scratch by "
+            "--no-pretrained"
+        )
 
 
 def _check_head(recipe: Recipe) -> None:
