@@ -20,6 +20,7 @@ OPTIONAL = {  # by the name of the extra that installs them
     "export": ("onnx", "onnxscript", "onnxruntime"),
     "tensorboard": ("tensorboard",),
     "report": ("plotly",),
+    "serve": ("starlette", "uvicorn"),
     "analysis": ("matplotlib", "curvlinops"),
     "ray": ("ray",),
 }

@@ -12,7 +12,19 @@ import yaml
 import mecam
 
 ROOT = Path(__file__).parents[2]
-EXTRAS = {"cli", "lite", "timm", "optimizers", "export", "analysis", "report", "tensorboard", "ray", "lightning"}
+EXTRAS = {
+    "cli",
+    "lite",
+    "timm",
+    "optimizers",
+    "export",
+    "analysis",
+    "report",
+    "serve",
+    "tensorboard",
+    "ray",
+    "lightning",
+}
 
 
 @pytest.fixture(scope="module")

@@ -239,11 +239,11 @@ def test_images_are_read_one_batch_at_a_time(images: Path, monkeypatch: pytest.M
     alive, most = 0, 0
     read, predicted = TrainedModel._read, TrainedModel._probabilities
 
-    def counting(self: TrainedModel, image: Path) -> object:
+    def counting(self: TrainedModel, image: Path, *, max_pixels: int) -> object:
         nonlocal alive, most
         alive += 1
         most = max(most, alive)
-        return read(self, image)
+        return read(self, image, max_pixels=max_pixels)
 
     def done(self: TrainedModel, pictures: list[np.ndarray], names: list[str]) -> Tensor:
         nonlocal alive

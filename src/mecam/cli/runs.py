@@ -1,9 +1,10 @@
-"""`mecam predict`, `evaluate`, `rerun`, `verify` and `export`: runs in use."""
+"""`mecam predict`, `evaluate`, `serve`, `rerun`, `verify` and `export`: runs in use."""
 
 from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -82,6 +83,43 @@ def evaluate(
         warn(line)
     print(json.dumps(evaluation.to_dict(), indent=2) if format == "json" else evaluation)
     return 1 if evaluation.unreadable else 0
+
+
+@command("mecam serve model", "mecam serve model --port 8080 --rate 2")
+def serve(
+    run: ModelArgument,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="Address or name of this machine to listen on; 0.0.0.0 is every network. Anyone who reaches it can "
+            "send images."
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 is any free port.")] = 8000,
+    megabytes: Annotated[float, typer.Option(help="Refuse larger files.")] = 20,
+    megapixels: Annotated[float, typer.Option(help="Refuse images of more pixels.")] = 50,
+    rate: Annotated[float, typer.Option(help="Images per second, of all clients together.")] = 20,
+    device: Device = "auto",
+) -> None:
+    """Predict images over HTTP: a page to drop photos on, and POST /predict with the bytes of an image for JSON.
+
+    Nothing is written to disk. Ctrl-C or SIGTERM answers the last requests and stops.
+    """
+    import signal
+
+    from mecam.serving import load_model
+    from mecam.serving.server import Limits, address_of, listen, serve
+    from mecam.training.machine import find_machine
+
+    limits = Limits(megabytes, megapixels, rate)
+    with listen(host, port) as bound:
+        model = load_model(run, device=find_machine(device).device)
+        if model.stopped:
+            warn(model.stopped)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # which the server repeats when it has stopped
+        print(f"{address_of(bound)} serves {run}; Ctrl-C stops it", flush=True)
+        with suppress(KeyboardInterrupt):
+            serve(model, bound, host=host, limits=limits)
 
 
 @command("mecam rerun model", "mecam rerun results/RUN --out again")

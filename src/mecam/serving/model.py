@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from mecam import methods
 from mecam.data.augment import evaluate_transform
+from mecam.data.decode import MAX_PIXELS
 from mecam.data.domains import DataError
 from mecam.data.store import available_cores, fit
 from mecam.methods import Setting
@@ -65,24 +67,28 @@ class TrainedModel:
     def device(self) -> torch.device:
         return next(self.network.parameters()).device
 
-    def predictions(self, images: Picture | Sequence[Picture], *, batch: int | None = None) -> Iterator[Prediction]:
+    def predictions(
+        self, images: Picture | Sequence[Picture], *, batch: int | None = None, max_pixels: int = MAX_PIXELS
+    ) -> Iterator[Prediction]:
         """Yield one prediction per image, in order. Threads decode the next batch meanwhile.
 
         Args:
             images: files, their bytes, Pillow images, arrays (height, width, 3) or tensors (3, height, width), the
                 last two with values of uint8 or from 0 to 1; or a batch of them as one array or tensor.
             batch: images per forward pass.
+            max_pixels: files of more pixels are not decoded.
         """
         images = as_sequence(images)
         if self.alone:
             batch = 1
         elif batch is None:
             batch = BATCH_ON_CPU if self.device.type == "cpu" else BATCH
+        read_one = partial(self._read, max_pixels=max_pixels)
         with ThreadPoolExecutor(available_cores()) as threads:
-            ahead = [threads.submit(self._read, image) for image in images[:batch]]
+            ahead = [threads.submit(read_one, image) for image in images[:batch]]
             for start in range(0, len(images), batch):
                 read = [future.result() for future in ahead]
-                ahead = [threads.submit(self._read, image) for image in images[start + batch : start + 2 * batch]]
+                ahead = [threads.submit(read_one, image) for image in images[start + batch : start + 2 * batch]]
                 group = images[start : start + batch]
                 pixels = {place: one for place, one in enumerate(read) if not isinstance(one, DataError)}
                 names = [name_of(group[place]) for place in pixels]
@@ -113,10 +119,10 @@ class TrainedModel:
             )
         return logits.softmax(1).cpu()
 
-    def _read(self, image: Picture) -> NDArray[np.uint8] | DataError:
+    def _read(self, image: Picture, *, max_pixels: int) -> NDArray[np.uint8] | DataError:
         """Decode and resize an image: a batch of full-size photographs would fill gigabytes."""
         try:
-            return self._resize(pixels_of(image))
+            return self._resize(pixels_of(image, max_pixels=max_pixels))
         except DataError as error:
             return error
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from mecam.data.decode import decode
+from mecam.data.decode import MAX_PIXELS, decode
 from mecam.data.domains import DataError
 
 # a file, its bytes, an open Pillow image, an array (height, width[, 3]) or a tensor ([3, ]height, width)
@@ -37,14 +37,14 @@ def name_of(picture: Picture) -> str:
     return f"the {kind} of shape {tuple(picture.shape)}"
 
 
-def pixels_of(picture: Picture) -> NDArray[np.uint8]:
-    """Return uint8 (height, width, 3); a DataError names an image that cannot be read."""
+def pixels_of(picture: Picture, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
+    """Return uint8 (height, width, 3); a DataError names an image that cannot be read, or a file of more pixels."""
     if isinstance(picture, Tensor):
         return _pixels(_rows_first(picture), name_of(picture), "(3, height, width) or (height, width)")
     if isinstance(picture, np.ndarray):
         return _pixels(picture, name_of(picture), "(height, width, 3) or (height, width)")
     source = Path(picture) if isinstance(picture, str) else picture
-    return decode(source, name=name_of(picture))
+    return decode(source, name=name_of(picture), max_pixels=max_pixels)
 
 
 def _rows_first(tensor: Tensor) -> NDArray[Any]:

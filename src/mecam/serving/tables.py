@@ -31,16 +31,15 @@ def writer(form: str, file: TextIO, classes: Sequence[str] = ()) -> Iterator[Cal
     if form == "csv":
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow([*COLUMNS, *(f"probability of {name}" for name in classes)])
-        yield lambda prediction: rows.writerow([*_values(prediction), *_probabilities(prediction, classes).values()])
+        yield lambda prediction: rows.writerow(
+            [str(prediction.image), *entry(prediction).values(), *_probabilities(prediction, classes).values()]
+        )
         return
     separator = "\n"
 
     def write(prediction: Prediction) -> None:
         nonlocal separator
-        entry: dict[str, object] = dict(zip(COLUMNS, _values(prediction), strict=True))
-        if classes:
-            entry["probabilities"] = _probabilities(prediction, classes)
-        file.write(f"{separator}  {json.dumps(entry)}")
+        file.write(f"{separator}  {json.dumps({'image': str(prediction.image), **entry(prediction, classes)})}")
         separator = ",\n"
 
     file.write("[")
@@ -50,9 +49,11 @@ def writer(form: str, file: TextIO, classes: Sequence[str] = ()) -> Iterator[Cal
         file.write("\n]\n")
 
 
-def _values(prediction: Prediction) -> tuple[str, str | None, float | None]:
+def entry(prediction: Prediction, classes: Sequence[str] = ()) -> dict[str, Any]:
+    """Return a prediction as JSON has it, with the probabilities of `classes`."""
     probability = None if prediction.probability is None else round(prediction.probability, DIGITS)
-    return str(prediction.image), prediction.label, probability
+    shares = {"probabilities": _probabilities(prediction, classes)} if classes else {}
+    return {"class": prediction.label, "probability": probability, **shares}
 
 
 def _probabilities(prediction: Prediction, classes: Sequence[str]) -> dict[str, float]:
