@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mecam.models.folding import NONE, RELU, RELU6, Pooling, _pooling, conv_bn, conv_bn_pool, fold_frozen
+from mecam.models.folding import NONE, RELU, RELU6, Pooling, _pooling, conv_bn, conv_bn_pool
+from mecam.models.frozen_bn import fold_frozen
 from mecam.models.lite import EfficientNetLite, SameConv2d
 from mecam.models.network import Network
 from mecam.models.registry import create

@@ -15,7 +15,7 @@ from torch import Tensor
 from mecam import methods
 from mecam.data.shapes import shapes
 from mecam.methods import METHODS
-from mecam.models.folding import fold_frozen
+from mecam.models import fold_frozen
 from mecam.optim import OPTIMIZERS
 from mecam.optim.graphs import Captured
 from mecam.recipe import Recipe

@@ -1,5 +1,6 @@
 """Backbones, pretrained weights and the network."""
 
+from mecam.models.frozen_bn import fold_frozen
 from mecam.models.lite import EfficientNetLite, lite0, lite0small, lite1, lite2
 from mecam.models.network import Backbone, Network
 from mecam.models.registry import BACKBONES, BackboneEntry, create, find, register
@@ -18,6 +19,7 @@ __all__ = [
     "WeightsError",
     "create",
     "find",
+    "fold_frozen",
     "lite0",
     "lite0small",
     "lite1",

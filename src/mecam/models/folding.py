@@ -19,25 +19,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from mecam._triton import kernels
 
 NONE, RELU, RELU6 = -1.0, math.inf, 6.0  # upper bound of the activation; NONE: no activation
 
 
-def fold_frozen(network: nn.Module) -> None:
-    """Fold the network's batch norms into its convolutions wherever they are in eval mode. First derivatives only."""
-    for module in network.modules():
-        if isinstance(module, _BatchNorm):
-            module.folds = True  # type: ignore[assignment]
-
-
 def conv_bn(
     x: Tensor, conv: nn.Conv2d, bn: nn.BatchNorm2d, act: float = RELU, residual: Tensor | None = None
 ) -> Tensor:
     """Return act(bn(conv(x)) + residual)."""
-    if _folds(bn):
+    if folds(bn):
         return _folded(x, conv, bn, act, residual, None)
     z: Tensor = bn(conv(x))
     if residual is not None:
@@ -47,7 +39,7 @@ def conv_bn(
 
 def conv_bn_pool(x: Tensor, conv: nn.Conv2d, bn: nn.BatchNorm2d, pool: nn.Module, act: float = RELU) -> Tensor:
     """Return pool(act(bn(conv(x))))."""
-    if _folds(bn) and (pooling := _pooling(pool)) and _kernels_for(x, "_windows"):
+    if folds(bn) and (pooling := _pooling(pool)) and _kernels_for(x, "_windows"):
         return _folded(x, conv, bn, act, None, pooling)
     out: Tensor = pool(conv_bn(x, conv, bn, act))
     return out
@@ -186,7 +178,8 @@ class FoldedConvolution(torch.autograd.Function):
         return dx, d_weight, d_gamma, d_beta, d_residual, None, None, None, None
 
 
-def _folds(bn: nn.BatchNorm2d) -> bool:
+def folds(bn: nn.BatchNorm2d) -> bool:
+    """Return whether `fold_frozen` was called for the network and the batch norm is in eval mode."""
     return getattr(bn, "folds", False) and not bn.training
 
 

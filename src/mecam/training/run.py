@@ -12,7 +12,7 @@ from mecam import averaging, methods, ranks
 from mecam.data.domains import DomainSet, source_domains
 from mecam.data.splits import seed_hash, split_domains
 from mecam.methods import Setting
-from mecam.models.folding import fold_frozen
+from mecam.models import fold_frozen
 from mecam.optim.graphs import Captured
 from mecam.profiles import lr_ratio
 from mecam.progress import Progress, silent
