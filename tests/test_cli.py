@@ -120,7 +120,8 @@ def test_a_recipe_on_the_embedded_set_with_tensorboard(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "out")
     accuracy, path = said.stdout.splitlines()
     result = json.loads((folder / "done.json").read_text())["result"]
-    assert accuracy == f"accuracy on sketch, which was not trained on: {100 * result['target_accuracy']:.1f} %"
+    shares = f"{100 * result['target_accuracy']:.1f} %, balanced {percent(result['splits']['sketch in'])} %"
+    assert accuracy == f"accuracy on sketch, which was not trained on: {shares}"
     assert Path(path) == folder
     assert [line.partition(":")[0] for line in said.stderr.splitlines()] == ["step 0 of 1", "step 1 of 1"]
     chosen = json.loads((folder / "run.json").read_text())["recipe"]
@@ -135,6 +136,10 @@ def test_a_recipe_on_the_embedded_set_with_tensorboard(tmp_path: Path) -> None:
     again = mecam(*words)
     assert (again.exit_code, again.stdout) == (0, f"{folder} is already finished\n")
     assert {file: file.stat().st_mtime_ns for file in folder.rglob("*")} == before
+
+
+def percent(metrics: dict[str, float]) -> str:
+    return f"{100 * metrics['balanced_accuracy']:.1f}"
 
 
 def scalars(folder: Path, name: str) -> dict[int, float]:
@@ -255,6 +260,22 @@ def test_random_initial_weights_are_reported(images: Path, tmp_path: Path) -> No
     assert (refused.exit_code, "train from scratch by --no-pretrained" in refused.stderr) == (2, True)
     assert not (tmp_path / "bench").exists()
     assert "resnet8: random initial weights\n" in mecam(*bench).stderr
+
+
+def test_an_accuracy_like_the_share_of_the_most_frequent_class_is_a_warning(images: Path, tmp_path: Path) -> None:
+    unbalanced = shutil.copytree(images, tmp_path / "images")
+    for domain in DOMAINS:
+        for number in range(1, EACH):
+            for file in (unbalanced / domain / "red").glob(f"{number}.*"):
+                file.unlink()
+    out = tmp_path / "out"
+    words = ["--data", str(unbalanced), *TINY, "--set", "lr=0.1", "--steps", "3", "--target", "lab", "--out", str(out)]
+    said = mecam("train", *words)
+    shares = f"blue ({100 * EACH / (EACH + 1):.1f} % of lab); see --balanced and --class-weights"
+    assert f"mecam: the accuracy is about the share of the most frequent class, {shares}\n" in said.stderr
+    evaluated = mecam("evaluate", str(out), str(unbalanced), "--out", str(tmp_path / "page.html"))
+    assert "is about the share of the most frequent class, blue (88.9 %); the balanced accuracy is" in evaluated.stderr
+    assert "is about the share of the most frequent class, blue (88.9 %)" in (tmp_path / "page.html").read_text()
 
 
 def test_refusals_about_folders_and_files(images: Path, run: Path, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mecam.splits import Part, Split, Summary, summarize
+from mecam.splits import Part, Split, Summary, balanced_accuracy, is_majority, summarize
 
 
 @pytest.mark.parametrize("domain", ["photo", "photo out", "two words", "in", ""])
@@ -33,3 +33,11 @@ def test_summary_of_a_record() -> None:
 
 def test_without_a_target_every_domain_is_a_source() -> None:
     assert summarize(stored(None_out=0.5, None_in=1.0), None) == Summary(0.5, None, None)
+    assert balanced_accuracy({"None in": {"balanced_accuracy": 0.5}}, None) is None
+
+
+def test_an_accuracy_is_that_of_naming_the_most_frequent_class() -> None:
+    assert is_majority(0.91, 0.9, 2), "of 10 errors in 100 images, one is avoided"
+    assert not is_majority(0.93, 0.9, 2)
+    assert is_majority(0.2, 0.3, 7)
+    assert not is_majority(0.5, 0.5, 2), "classes are balanced"

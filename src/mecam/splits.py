@@ -54,6 +54,22 @@ def summarize(splits: Mapping[str, Mapping[str, Any]], target: str | None, metri
     return Summary(mean, of_target.get(Part.TRAINING), of_target.get(Part.HELD_OUT))
 
 
+def balanced_accuracy(splits: Mapping[str, Mapping[str, Any]], target: str | None) -> float | None:
+    """Return the balanced accuracy on the training part of the target; None where it is not stored."""
+    metrics = {} if target is None else splits.get(str(Split(target, Part.TRAINING)), {})
+    return float(metrics["balanced_accuracy"]) if "balanced_accuracy" in metrics else None
+
+
+def is_about(accuracy: float, trivial: float) -> bool:
+    """Return whether an accuracy is about that of a trivial answer: less than a tenth of its errors are avoided."""
+    return accuracy < trivial + (1 - trivial) / 10
+
+
+def is_majority(accuracy: float, share: float, classes: int) -> bool:
+    """Return whether an accuracy is about the share of the most frequent class, where classes are unbalanced."""
+    return share > 1.2 / classes and is_about(accuracy, share)
+
+
 def percent(share: float | None) -> float | None:
     """Return a share in percent; None stays None."""
     return None if share is None else 100 * share

@@ -2,7 +2,7 @@
 
 import json
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,13 +36,14 @@ def write_run(
     *,
     validation: float = 0.5,
     images: str = "x",
+    recall: Sequence[float | None] = (),
     environment: Any = None,
     evaluations: Mapping[int, float] | None = None,
     **values: Any,
 ) -> Path:
     """Write a finished run that reached these fractions, or an unfinished one.
 
-    `images` is its data's fingerprint, `evaluations` its accuracy on the target by step.
+    `images` is its data's fingerprint, `evaluations` its accuracy on the target by step, `recall` that of each class.
     """
     recipe = Recipe(**{"target": "art", **values})
     folder = out / recipe.run_id
@@ -51,8 +52,14 @@ def write_run(
     (folder / "run.json").write_text(json.dumps(run))
     if accuracy is not None:
         domains = ("art", "cartoon", "photo", "sketch")
-        splits = {f"{domain} out": {"accuracy": validation} for domain in domains if domain != recipe.target}
+        splits: dict[str, dict[str, Any]] = {
+            f"{domain} out": {"accuracy": validation} for domain in domains if domain != recipe.target
+        }
         splits[f"{recipe.target} out"] = {"accuracy": 1 - accuracy}
+        if recall:
+            there = [value for value in recall if value is not None]
+            balanced = {"accuracy": accuracy, "balanced_accuracy": sum(there) / len(there), "recall": list(recall)}
+            splits[f"{recipe.target} in"] = balanced
         result = {"target_accuracy": accuracy, "splits": splits, "selected_step": 0, "data": images}
         records = [
             {"step": step, "splits": {**_metrics(splits), f"{recipe.target} in": {"accuracy": reached, "loss": 1.0}}}
@@ -63,5 +70,5 @@ def write_run(
     return folder
 
 
-def _metrics(splits: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+def _metrics(splits: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {name: {"loss": 1.0, **metrics} for name, metrics in splits.items()}

@@ -43,6 +43,34 @@ def test_cells_and_the_average_of_trials(tmp_path: Path) -> None:
     assert (mecam.cells[AVERAGE].runs, mecam.cells[AVERAGE].missing) == (4, 0)
 
 
+def test_balanced_accuracy_stands_beside_the_accuracy_where_they_differ(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write_run(tmp_path, 0.8, target="art", seed=seed, recall=(1.0, 0.2 * seed, None))
+        write_run(tmp_path, 0.6, target="photo", seed=seed, recall=(0.7, 0.5, 0.6))
+    (row,) = rows(read(tmp_path)[0])
+    assert [row.cells[name].balanced for name in ("art", "photo", AVERAGE)] == pytest.approx([55, 60, 57.5])
+    text, problems = text_of(tmp_path)
+    assert "Column balanced: the average of the mean accuracy over classes." in text
+    head, line = (line.split() for line in text.splitlines()[-2:])
+    assert (head, line[-3:]) == (["art", "photo", "average", "balanced", "rank", "runs"], ["57.5", "1.0", "4"])
+    guess = "2 runs name little more than the most frequent class: their balanced accuracy is about that of guessing ("
+    assert guess.replace("2", "1") in problems[-1]
+    assert "80.0 %, balanced 50.0 %). See --balanced" in problems[-1]
+    (balanced,) = rows(read(tmp_path, accuracy="balanced")[0])
+    assert [cell.mean for cell in balanced.cells.values()] == pytest.approx([55, 60, 57.5])
+    assert "Accuracy of a run: balanced, the mean over classes." in text_of(tmp_path, accuracy="balanced")[0]
+    records = json.loads(text_of(tmp_path, form="json")[0])
+    assert [record["balanced"] for record in records] == pytest.approx([55, 60, 57.5])
+
+
+def test_balanced_accuracy_of_runs_that_did_not_store_it_is_unknown(tmp_path: Path) -> None:
+    write_run(tmp_path, 0.8, target="art", recall=(1.0, 0.6))
+    write_run(tmp_path, 0.8, target="photo")
+    (row,) = rows(read(tmp_path)[0])
+    assert row.cells["art"].balanced is None
+    assert "balanced" not in text_of(tmp_path)[0]
+
+
 def test_paired_differences_and_ranks(tmp_path: Path) -> None:
     fill(tmp_path)
     adam, mecam = rows(read(tmp_path)[0])

@@ -73,14 +73,15 @@ def table(
     if not runs:
         raise RunError(f"there is no run with a target in {out}" + "".join(f"; {problem}" for problem in problems))
     table = rows(runs, spread=spread, select=select)  # type: ignore[arg-type]
-    notes = [results.SECOND_HALF] if accuracy == "second-half" else []
+    notes = [results.NOTES[accuracy]] if accuracy in results.NOTES else []
     notes += [*results.changed_data(runs), *(_chosen(row) for row in table if row.chosen)]
     if any(result.recipe.method in ("arm", "mtl") for result in runs):
         notes.append("Predictions of ARM and MTL depend on the other images of a batch; their order is fixed here.")
     if any(row.key.method_variant for row in table):
         notes.append("fish variant: Fish itself takes its outer step by SGD without momentum and weight decay.")
     text = render(table, form, spread=spread, baseline=baseline, compare=compare, notes=notes)  # type: ignore[arg-type]
-    return text, [*problems, *results.mixed_circumstances(runs), *(notes if form in ("csv", "json") else [])]
+    problems += [*results.mixed_circumstances(runs), *results.guesses(runs)]
+    return text, [*problems, *(notes if form in ("csv", "json") else [])]
 
 
 def render(
@@ -116,6 +117,8 @@ def render(
     if len(grids) > 1:
         grids.append(_across(table, differing))
     lines = [f"Accuracy on the unseen domain, percent: mean ± {CAPTIONS[spread]}.", *notes]
+    if any(map(_is_unbalanced, table)):
+        lines.append("Column balanced: the average of the mean accuracy over classes.")
     if ours := paper.legend((row, paper.fewest(differing.get(row.key, {}))) for row in table):
         lines.append(f"{OTHER}: differs from the published setting: {ours}.")
     if theirs := paper.legend((row, each) for row in table for each in _elsewhere([row], differing).values()):
@@ -173,16 +176,26 @@ def _grid(title: str, header: Sequence[str], lines: Sequence[Line]) -> Grid:
 def _of_data(rows: Sequence[Row], baseline: str | None, against: Mapping[str, Row], differing: Differences) -> Grid:
     """Return the rows of one data set."""
     data, targets, ranks = rows[0].key.data, list(rows[0].cells), rank_averages(rows)
-    header = [*targets, "rank", "runs", *([] if baseline is None else [f"minus {baseline} [95 % CI]"])]
+    unbalanced = any(map(_is_unbalanced, rows))
+    header = [*targets, *(["balanced"] if unbalanced else []), "rank", "runs"]
+    header += [] if baseline is None else [f"minus {baseline} [95 % CI]"]
     lines = []
     for row in rows:
-        further = [f"{ranks[row.key]:.1f}" if row.key in ranks else "–", str(row.cells[AVERAGE].runs)]
+        balanced = row.cells[AVERAGE].balanced
+        further = ["–" if balanced is None else f"{balanced:.1f}"] if unbalanced else []
+        further += [f"{ranks[row.key]:.1f}" if row.key in ranks else "–", str(row.cells[AVERAGE].runs)]
         if baseline is not None:
             gap = _difference(row, against)
             further.append("–" if gap is None else f"{gap.mean:+.1f} [{gap.low:+.1f}, {gap.high:+.1f}], n={gap.pairs}")
         below = _published([row], [(data, target) for target in targets], len(header), differing)
         lines.append(Line(_marked(row.key.label, [row], differing), list(row.cells.values()), further, below))
     return _grid(data, header, lines)
+
+
+def _is_unbalanced(row: Row) -> bool:
+    """Return whether the balanced accuracy of a row is another one than its accuracy, by a point or more."""
+    cell = row.cells[AVERAGE]
+    return cell.mean is not None and cell.balanced is not None and abs(cell.mean - cell.balanced) >= 1
 
 
 def _across(table: Sequence[Row], differing: Differences) -> Grid:

@@ -16,14 +16,17 @@ from mecam.recipe import Recipe, recipe_of, spelled
 from mecam.runs import RunError, RunFolder, runs_in
 from mecam.runs.sessions import circumstances, differing
 from mecam.runs.sessions import spelled as in_words
-from mecam.splits import percent, summarize
+from mecam.splits import Part, Split, balanced_accuracy, is_about, percent, summarize
 
 DAMAGE = (ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged or foreign JSON file may end in
 AGAIN = "to run it again, remove that folder"
 NAMED = 3  # runs in a note
-Accuracy = Literal["selected", "second-half"]
+Accuracy = Literal["selected", "balanced", "second-half"]
 ACCURACIES: tuple[Accuracy, ...] = get_args(Accuracy)
-SECOND_HALF = "Accuracy of a run: its mean over the evaluations in the second half of training."
+NOTES: dict[str, str] = {
+    "balanced": "Accuracy of a run: balanced, the mean over classes.",
+    "second-half": "Accuracy of a run: its mean over the evaluations in the second half of training.",
+}
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class Result:
     by_path: bool = False  # whether another folder of the same name holds other data
     finished: int = 0  # when done.json was written, in nanoseconds; 0: not finished, or from a records file
     selected_step: int | None = None  # None: not finished, or the weights are an average (SWAD)
+    balanced: float | None = None  # balanced accuracy on the unseen domain, percent; None: unknown
+    classes: int = 0  # with images in the unseen domain; 0: unknown
 
     @cached_property
     def data(self) -> str:
@@ -64,8 +69,9 @@ def read(out: Path | str, *, accuracy: Accuracy = "selected") -> tuple[list[Resu
     """Return the results in a folder or records file, ordered by run id; and what is wrong with the other runs.
 
     Args:
-        accuracy: "selected" is that of the selected weights. "second-half" is the mean over the evaluations in the
-            second half of training, none of them chosen; runs whose weights are an average are left out.
+        accuracy: "selected" is that of the selected weights, "balanced" their mean over classes. "second-half" is the
+            mean over the evaluations in the second half of training, none of them chosen; runs whose weights are an
+            average are left out.
     """
     out, half = Path(out), accuracy == "second-half"
     if out.is_file():
@@ -80,6 +86,8 @@ def read(out: Path | str, *, accuracy: Accuracy = "selected") -> tuple[list[Resu
         if averaged:
             names = ", ".join(sorted({result.recipe.averaging for result in averaged}))
             problems.append(f"{len(averaged)} runs are left out: no evaluation is of their averaged weights ({names})")
+    if accuracy == "balanced":
+        results = [replace(result, accuracy=result.balanced) for result in results]
     return results, problems
 
 
@@ -125,7 +133,15 @@ def _of_record(path: Path, record: Record, half: bool) -> Result:
         str(result.get("data")),
         circumstances(record.environment),
         selected_step=result.get("selected_step"),
+        balanced=None if half else percent(balanced_accuracy(result["splits"], recipe.target)),
+        classes=_classes(result["splits"], recipe.target),
     )
+
+
+def _classes(splits: Mapping[str, Any], target: str | None) -> int:
+    """Return the number of classes that have images in the training part of the target; 0 if it is not stored."""
+    recall = splits.get(str(Split(str(target), Part.TRAINING)), {}).get("recall", ())
+    return sum(value is not None for value in recall)
 
 
 def _distinguished(results: list[Result]) -> list[Result]:
@@ -160,6 +176,27 @@ def changed_data(results: Sequence[Result]) -> list[str]:
                 f"latest ({named}). Remove their folders and repeat the mecam bench command, or use a new --out."
             )
     return notes
+
+
+def guesses(results: Iterable[Result]) -> list[str]:
+    """Return a note on the runs that name little more than the most frequent class, if there are some."""
+    runs = [
+        run
+        for run in results
+        if run.balanced is not None
+        and run.accuracy is not None
+        and run.classes > 1
+        and run.accuracy > run.balanced + 1
+        and is_about(run.balanced / 100, 1 / run.classes)
+    ]
+    if not runs:
+        return []
+    named = ", ".join(f"{run.path.name}: {run.accuracy:.1f} %, balanced {run.balanced:.1f} %" for run in runs[:NAMED])
+    more = f" and {len(runs) - NAMED} more" if len(runs) > NAMED else ""
+    return [
+        f"{len(runs)} runs name little more than the most frequent class: their balanced accuracy is about that of "
+        f"guessing ({named}{more}). See --balanced and --class-weights"
+    ]
 
 
 def mixed_circumstances(results: Sequence[Result]) -> list[str]:

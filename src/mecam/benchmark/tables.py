@@ -43,6 +43,7 @@ class Cell:
     spread: float | None
     runs: int  # finished
     missing: int  # begun or expected, and not finished
+    balanced: float | None = None  # mean balanced accuracy; None: not known of all its runs
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,7 @@ def _row(
     spread: Callable[[Sequence[float]], float],
 ) -> Row:
     values = {(r.target, r.recipe.seed): r.accuracy for r in results if r.accuracy is not None}
+    balanced = {(r.target, r.recipe.seed): r.balanced for r in results if r.balanced is not None}
     cells = {}
     for target in targets:
         trials = [values[target, seed] for seed in seeds if (target, seed) in values]
@@ -170,6 +172,10 @@ def _row(
     cells[AVERAGE] = _cell(
         trial_averages(values, targets), len(values), len(targets) * len(seeds) - len(values), spread
     )
+    if balanced.keys() == values.keys():
+        for name, cell in cells.items():
+            means = trial_averages(balanced, targets if name == AVERAGE else [name])
+            cells[name] = replace(cell, balanced=statistics.fmean(means) if means else None)
     return Row(key, cells, values, results)
 
 

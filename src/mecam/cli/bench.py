@@ -138,7 +138,8 @@ def table(
     accuracy: Annotated[
         str,
         typer.Option(
-            help="Accuracy of a run: selected (weights) or second-half (mean of the evaluations in that of training)."
+            help="Accuracy of a run: selected (weights), balanced (their mean over classes) or second-half (mean of "
+            "the evaluations in that of training)."
         ),
     ] = "selected",
     experiment: Annotated[Path | None, typer.Option(help="Show only the runs of this TOML experiment.")] = None,

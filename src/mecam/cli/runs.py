@@ -79,7 +79,7 @@ def evaluate(
         warn(trained.stopped)
     with shown(quiet=quiet, lines=no_lines) as progress:
         evaluation = evaluate(trained, folder, wrong=wrong, out=out, progress=progress)
-    for line in (*evaluation.ignored, *evaluation.unreadable):
+    for line in (*evaluation.ignored, *evaluation.unreadable, *evaluation.warnings()):
         warn(line)
     print(json.dumps(evaluation.to_dict(), indent=2) if format == "json" else evaluation)
     return 1 if evaluation.unreadable else 0

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mecam.data.domains import DomainSet
     from mecam.data.folder import Scan
     from mecam.recipe import Recipe
+    from mecam.runs import RunFolder
 
 
 @command(
@@ -86,11 +87,28 @@ def _train(recipe: Recipe, out: Path, *, device: str, tensorboard: bool, quiet: 
             warn(f"{stop}. The same command resumes it.")
         return 128 + stop.signal_number
     if first:
-        accuracy = folder.read_result()["target_accuracy"]
-        if accuracy is not None:
-            print(f"accuracy on {recipe.target}, which was not trained on: {100 * accuracy:.1f} %")
+        _print_accuracy(folder, recipe, data)
         print(folder.path)
     return 0
+
+
+def _print_accuracy(folder: RunFolder, recipe: Recipe, data: DomainSet) -> None:
+    """Print the accuracy on the target, if there is one; warn if naming the most frequent class reaches the same."""
+    from mecam.data.domains import most_frequent
+    from mecam.splits import balanced_accuracy, is_majority
+
+    result = folder.read_result()
+    accuracy, balanced = result["target_accuracy"], balanced_accuracy(result["splits"], recipe.target)
+    if recipe.target is None or accuracy is None or balanced is None:
+        return
+    shares = f"{100 * accuracy:.1f} %, balanced {100 * balanced:.1f} %"
+    print(f"accuracy on {recipe.target}, which was not trained on: {shares}")
+    name, share = most_frequent(data, recipe.target)
+    if is_majority(accuracy, share, len(data.classes)):
+        warn(
+            f"the accuracy is about the share of the most frequent class, {name} ({100 * share:.1f} % of "
+            f"{recipe.target}); see --balanced and --class-weights"
+        )
 
 
 def _check_alone(recipe: Recipe, out: Path) -> None:

@@ -73,6 +73,13 @@ def domain_index(data: HasDomains, name: str) -> int:
     raise DataError(f"{data.name} has no domain {name!r}; {hint(name, data.domains, otherwise='its domains are')}")
 
 
+def most_frequent(data: DomainSet, domain: str) -> tuple[str, float]:
+    """Return the class that most images of a domain have, and its share of them."""
+    labels = data.labels(domain_index(data, domain))
+    counts = np.bincount(labels)
+    return data.classes[int(counts.argmax())], float(counts.max() / len(labels))
+
+
 def source_domains(data: DomainSet, target: str | None) -> tuple[int, ...]:
     """Return the indices of the domains to train on: all but the target."""
     held_out = None if target is None else domain_index(data, target)

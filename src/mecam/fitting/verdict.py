@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mecam.benchmark.tables import half_interval
-from mecam.splits import Part, Split
+from mecam.splits import Part, Split, is_about
 
 TRIED = {"head": "the head on a frozen backbone", "all": "all weights"}
 Accuracies = Mapping[str, float]  # by left-out domain, percent
@@ -49,6 +49,10 @@ class Verdict:
         return min(self.by_class, key=self.by_class.__getitem__)
 
     @property
+    def balanced(self) -> float:
+        return statistics.fmean(self.by_class.values())
+
+    @property
     def weakest_domain(self) -> str:
         return min(self.by_domain, key=self.by_domain.__getitem__)
 
@@ -66,13 +70,15 @@ class Verdict:
             f"weakest domain: {self.weakest_domain}",
             f"trained: {TRIED[self.chosen]}",
         ]
+        if abs(self.balanced - self.accuracy) >= 5:
+            lines.insert(1, f"balanced accuracy, the mean over classes: {self.balanced:.1f} %")
         if self.others:
             compared = {**self.others, self.chosen: statistics.fmean(self.by_domain.values())}
             means = ", ".join(f"{TRIED[name]} {mean:.1f} %" for name, mean in sorted(compared.items()))
             lines.append(
                 f"tried: {means}; the expected accuracy takes for each domain what is better on the other domains"
             )
-        if self.accuracy < self.majority + 5:
+        if is_about(self.accuracy / 100, self.majority / 100):
             lines.append(f"always naming a domain's most frequent class would be right in {self.majority:.1f} %")
         return [*lines, *self.notes]
 

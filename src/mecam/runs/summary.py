@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mecam.runs.files import RunError
-from mecam.splits import Part, Split, summarize
+from mecam.splits import balanced_accuracy, summarize
 
 if TYPE_CHECKING:
     from mecam.runs.folder import RunFolder
@@ -55,10 +55,9 @@ def _progress(run: RunFolder) -> tuple[str, str, Mapping[str, Any]]:
 def _accuracies(splits: Mapping[str, Any], target: str | None) -> list[tuple[str, str]]:
     """Return what is known of the accuracies: on which images, and how much."""
     accuracy = summarize(splits, target)
-    balanced = splits.get(str(Split(str(target), Part.TRAINING)), {}).get("balanced_accuracy")
     shares = {
         f"on {target}, unseen": accuracy.target,
-        f"on {target}, unseen, balanced": balanced,
+        f"on {target}, unseen, balanced": balanced_accuracy(splits, target),
         "on the sources' held-out images": accuracy.validation,
     }
     return [(name, f"{100 * share:.1f} %") for name, share in shares.items() if share is not None]

@@ -10,6 +10,7 @@ import numpy as np
 
 from mecam.columns import aligned
 from mecam.serving.tally import BINS, Interval, Tally, over_domains
+from mecam.splits import is_majority
 
 WHOLE = 24  # classes up to which the confusion matrix is printed
 PAIRS = 30  # most frequent confusions printed instead
@@ -86,6 +87,17 @@ class Evaluation:
             what = f"95 % interval over {len(self.domains)} domains: {_between(self.domain_interval)}"
             rows.insert(2, ("mean of domains", _percent(self.domain_mean), what))
         return rows
+
+    def warnings(self) -> list[str]:
+        """Return what puts the accuracy into doubt: naming the most frequent class alone would reach about the same."""
+        largest = max(self.classes, key=lambda one: one.images)
+        share, classes = largest.images / self.images, sum(one.images > 0 for one in self.classes)
+        if classes < 2 or not is_majority(self.accuracy, share, classes):
+            return []
+        return [
+            f"the accuracy, {_percent(self.accuracy)}, is about the share of the most frequent class, {largest.name} "
+            f"({_percent(share)}); the balanced accuracy is {_percent(self.balanced_accuracy)}"
+        ]
 
     def class_rows(self) -> list[tuple[str, ...]]:
         """Return a table of the classes, with its head."""

@@ -61,6 +61,7 @@ def evaluation_page(evaluation: Evaluation, mistakes: Mistakes, source: Path, fi
     parts = [table([("", "", ""), *evaluation.facts()], text=(2,))]
     if evaluation.stopped:
         parts.insert(0, f'<p class="note">{escape(evaluation.stopped)}</p>')
+    parts += [f'<p class="note">{escape(line[0].upper() + line[1:])}.</p>' for line in evaluation.warnings()]
     if len(evaluation.domains) > 1:
         parts += ["<h2>Domains</h2>", table(evaluation.domain_rows())]
     names = [one.name for one in evaluation.classes]
