@@ -43,7 +43,8 @@ HEAD: dict[str, Any] = {
 }
 # on the embedded set networks start from scratch, where the published weights of these penalties prevent learning
 FROM_SCRATCH = {"irm": {"lam": 1.0}, "fishr": {"lam": 100.0}}
-BATCHES = {"arm": 8}  # images per domain of methods whose authors do not use 32
+BATCHES = {"arm": 8, "rdm": 88}  # images per domain of methods whose authors do not use 32
+AVERAGINGS = {"ermplusplus": ("ema", {"decay": 0.9999})}  # of methods that include an averaging
 OPTIMIZERS = {"fish": "sgd"}  # methods that are not defined with Adam
 META_LR = 0.5  # Fish's lr
 # entries that others take their defaults from, in this order
@@ -276,6 +277,9 @@ def _with_defaults(values: dict[str, Any], profile: str | None) -> dict[str, Any
     method = values.get("method", Recipe.method)
     if method in OPTIMIZERS:
         values.setdefault("optimizer", OPTIMIZERS[method])
+    if method in AVERAGINGS and "averaging" not in values:
+        values["averaging"], settings = AVERAGINGS[method]
+        values.setdefault("averaging_settings", settings)
     if method == "fish" and values["optimizer"] == "sgd":
         under_adam = defaults if profile is None else profiles.defaults(profile, {**values, "optimizer": "adam"})
         values |= _fish(values, under_adam["lr"])

@@ -43,6 +43,33 @@ METHOD_STREAMS: Mapping[str, Mapping[str, str]] = {
     "mixup": {"alpha": "mixup_alpha"},
     "mldg": {"beta": "mldg_beta", "meta_test": "n_meta_test"},
     "sagnet": {"w": "sag_w_adv"},
+    "sd": {"lam": "sd_reg"},
+    "iga": {"lam": "penalty"},
+    "trm": {"lam": "cos_lambda", "anneal": "iters", "eta": "groupdro_eta"},
+    "iberm": {"lam": "ib_lambda", "anneal": "ib_penalty_anneal_iters"},
+    "ibirm": {
+        "lam": "irm_lambda",
+        "anneal": "irm_penalty_anneal_iters",
+        "ib_lam": "ib_lambda",
+        "ib_anneal": "ib_penalty_anneal_iters",
+    },
+    "cad": {"lam": "lmbda"},
+    "condcad": {"lam": "lmbda"},
+    "transfer": {"lam": "t_lambda", "k": "d_steps_per_g"},
+    "causirlmmd": {"gamma": "mmd_gamma"},
+    "causirlcoral": {"gamma": "mmd_gamma"},
+    "eqrm": {"quantile": "eqrm_quantile", "anneal": "eqrm_burnin_iters", "late_lr": "eqrm_lr"},
+    "rdm": {
+        "lam": "rdm_lambda",
+        "anneal": "rdm_penalty_anneal_iters",
+        "variance": "variance_weight",
+        "late_lr": "rdm_lr",
+    },
+    "urm": {
+        "lam": "urm_adv_lambda",
+        "hidden": "urm_discriminator_hidden_layers",
+        "lr_d": "urm_discriminator_lr",
+    },
     "rsc": {"feature_drop": "rsc_f_drop_factor", "batch_drop": "rsc_b_drop_factor"},
 }
 

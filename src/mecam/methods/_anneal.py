@@ -1,4 +1,4 @@
-"""A penalty whose weight changes at one step of the run, shared by IRM, VREx and Fishr."""
+"""An objective that changes at one step of the run, shared by IRM, VREx, Fishr and others."""
 
 from __future__ import annotations
 
@@ -37,3 +37,8 @@ class Annealed(Method):
     def weight(self, step: int) -> float:
         """Return the factor on the penalty at this step."""
         return self.lam if step >= self.start else self.before
+
+
+def rate_after(late_lr: float | None, ratio: float, setting: Setting) -> float:
+    """Return the factor on lr from the annealing step on: late_lr / lr, or `ratio` where late_lr is not given."""
+    return ratio if late_lr is None or not setting.lr else late_lr / setting.lr

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch.nn import functional as F
 
 from mecam.hyperparameters import Hyperparameter
 from mecam.methods._gradients import Named, after_first_adam_step, gradient_at, gradient_of, spare_buffers
+from mecam.methods._pair import double
 from mecam.methods.base import Batch, Method, Setting
 from mecam.methods.side import Side, mlp
 from mecam.models.network import Network
@@ -43,13 +43,7 @@ class MDSDI(Method):
 
     def build(self, network: Network, setting: Setting) -> nn.Module:
         features, like = network.num_features, network.head.weight
-        network.featurizer = Pair(network.featurizer)
-        network.stages = tuple(
-            name.replace("featurizer.", f"featurizer.{part}.", 1)
-            for part in ("invariant", "specific")
-            for name in network.stages
-        )
-        network.num_features = 2 * features
+        double(network, "invariant", "specific")
         network.head = nn.Linear(2 * features, setting.classes).to(like)
         network.add_module("domain_head", nn.Linear(features, setting.domains).to(like))
         discriminator = mlp(features, setting.domains, width=features, depth=3).to(like)
@@ -96,17 +90,6 @@ class MDSDI(Method):
         if self.proper:  # ‖AᵀB‖² = Σ (AAᵀ)(BBᵀ): images by images, not features by features
             return torch.sum((a @ a.T) * (b @ b.T)) / (len(a) - 1) ** 2
         return torch.mean(a.square().mean(1) * b.square().mean(1))
-
-
-class Pair(nn.Module):
-    """Two featurizers with the same initial weights; their features are concatenated."""
-
-    def __init__(self, featurizer: nn.Module) -> None:
-        super().__init__()
-        self.invariant, self.specific = featurizer, deepcopy(featurizer)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return torch.cat([self.invariant(images), self.specific(images)], 1)
 
 
 def _mean(several: Sequence[Named]) -> Named:

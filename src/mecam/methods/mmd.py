@@ -38,13 +38,13 @@ class MMD(Method):
         return loss + self.gamma * mean_over_pairs(blocks.mean((1, 3))), state
 
 
-def kernel(z: Tensor) -> Tensor:
-    """Return k for every pair of rows of z."""
+def kernel(z: Tensor, *, least: int = -3) -> Tensor:
+    """Return k for every pair of rows of z, with c from 10^least to 1000."""
     squares = (z * z).sum(1)
     distances = (squares[:, None] + squares - 2 * z @ z.T).clamp(min=0)
     # Rounding makes an image's distance to itself nonzero, which c = 1000 would turn into a gradient.
     distances = distances.masked_fill(torch.eye(len(z), dtype=torch.bool, device=z.device), 0)
-    scales = torch.logspace(-3, 3, 7, dtype=z.dtype, device=z.device)
+    scales = torch.logspace(least, 3, 4 - least, dtype=z.dtype, device=z.device)
     return (-scales[:, None, None] * distances).exp().sum(0)
 
 

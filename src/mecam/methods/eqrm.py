@@ -1,0 +1,86 @@
+"""EQRM, empirical quantile risk minimization (Eastwood et al., 2022)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from mecam.hyperparameters import Hyperparameter, LogUniform, Uniform
+from mecam.methods._anneal import Annealed, rate_after
+from mecam.methods.base import Batch, Setting
+from mecam.models.network import Network
+
+RATE = 0.02  # of the published learning rates: 1e-6 after the annealing step, 5e-5 before
+HALVINGS = 60
+EPSILON = 1e-12  # added to the variance of the losses, whose root has no gradient at 0
+
+
+class EQRM(Annealed):
+    """Minimise a quantile of the domains' losses instead of their mean.
+
+        mean_d CE_d before the annealing step, then the α-quantile q of the losses' density:
+        mean_d Φ((q − CE_d) / h) = α,   h = 1.06 Std(CE) S^(−1/5),   the unbiased deviation
+
+    The density is a sum of S Gaussian kernels. The gradient of q is that of the equation, the bandwidth included.
+    """
+
+    name = "eqrm"
+    capturable = True
+    on_features = True
+    sources = 2
+    compares = True
+    hyperparameters = {
+        "quantile": Hyperparameter(
+            "α, the share of domains whose loss is at most q",
+            high=1,
+            open_low=True,
+            open_high=True,
+            search=Uniform(0.5, 0.99),
+        ),
+        "anneal": Hyperparameter(
+            "step of the change from the mean; scaled down in runs shorter than 5,000 steps",
+            search=LogUniform(2.5, 3.5),
+        ),
+        "late_lr": Hyperparameter(
+            f"learning rate from the annealing step on; not given: {RATE:g} lr", search=LogUniform(-7, -5)
+        ),
+    }
+
+    def __init__(self, *, quantile: float = 0.75, anneal: float = 2500.0, late_lr: float | None = None) -> None:
+        super().__init__(lam=1.0, anneal=anneal)
+        self.quantile, self.late_lr = float(quantile), late_lr
+
+    def build(self, network: Network, setting: Setting) -> nn.Module:
+        self.late_rate = rate_after(self.late_lr, RATE, setting)
+        return super().build(network, setting)
+
+    def rates(self, step: int) -> Sequence[float]:
+        return [self.late_rate if step >= self.start else 1.0]
+
+    def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
+        each = F.cross_entropy(network(batch.images), batch.labels, reduction="none")
+        risks = each.view(batch.domains, -1).mean(1)
+        return risks.mean() if batch.step < self.start else _quantile(risks, self.quantile), state
+
+
+def _quantile(risks: Tensor, level: float) -> Tensor:
+    """Return the quantile of the kernel density of these values."""
+    bandwidth = 1.06 * (risks.var() + EPSILON).sqrt() * len(risks) ** -0.2
+    with torch.no_grad():  # by bisection, between the quantiles of the outer kernels
+        offset = NormalDist().inv_cdf(level) * bandwidth
+        low, high = risks.min() + offset, risks.max() + offset
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            above = torch.special.ndtr((middle - risks) / bandwidth).mean() > level
+            low, high = torch.where(above, low, middle), torch.where(above, middle, high)
+        root = (low + high) / 2
+        slope = (-0.5 * ((root - risks) / bandwidth).square()).exp().mean() / (math.sqrt(2 * math.pi) * bandwidth)
+    share: Tensor = torch.special.ndtr((root - risks) / bandwidth).mean()
+    quantile: Tensor = root - (share - share.detach()) / slope  # the gradient is by the implicit function theorem
+    return quantile

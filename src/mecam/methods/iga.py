@@ -1,0 +1,45 @@
+"""IGA, inter-environmental gradient alignment (Koyama and Yamaguchi, 2020)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from mecam.hyperparameters import Hyperparameter, LogUniform
+from mecam.methods._gradients import trained
+from mecam.methods.base import Batch, Method
+from mecam.models.network import Network
+
+
+class IGA(Method):
+    """Penalise the variance of the domains' gradients.
+
+        mean_d CE_d + λ Σ_d ‖∇CE_d − mean_e ∇CE_e‖²
+
+    Its gradient takes second derivatives of the network: a step costs several plain ones, and cannot be captured or
+    compiled.
+    """
+
+    name = "iga"
+    sources = 2
+    compares = True
+    on_features = True
+    hyperparameters = {
+        "lam": Hyperparameter("weight of the gradients' variance", search=LogUniform(1, 5)),
+    }
+
+    def __init__(self, *, lam: float = 1000.0) -> None:
+        self.lam = float(lam)
+
+    def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
+        weights = list(trained(network).values())
+        each = F.cross_entropy(network(batch.images), batch.labels, reduction="none")
+        losses = each.view(batch.domains, -1).mean(1)
+        gradients = [torch.autograd.grad(loss, weights, create_graph=True) for loss in losses]
+        spread = sum(
+            batch.domains * torch.stack(of_one).var(0, correction=0).sum() for of_one in zip(*gradients, strict=True)
+        )
+        return losses.mean() + self.lam * spread, state

@@ -1,0 +1,33 @@
+"""SD, spectral decoupling (Pezeshki et al., 2021): an L2 penalty on the logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from mecam.hyperparameters import Hyperparameter, LogUniform
+from mecam.methods.base import Batch, Method
+from mecam.models.network import Network
+
+
+class SD(Method):
+    """Penalise large logits, so that features learned early do not silence the gradients of others.
+
+    CE + λ mean(l²),   l the logits
+    """
+
+    name = "sd"
+    capturable = True
+    on_features = True
+    hyperparameters = {
+        "lam": Hyperparameter("weight of the squared logits", search=LogUniform(-5, -1)),
+    }
+
+    def __init__(self, *, lam: float = 0.1) -> None:
+        self.lam = float(lam)
+
+    def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
+        logits = network(batch.images)
+        return F.cross_entropy(logits, batch.labels) + self.lam * logits.square().mean(), state
