@@ -36,7 +36,7 @@ def test_the_difference_is_that_of_a_head_at_the_edge_of_the_ball(
     network: Network, batch: Batch, setting: Setting
 ) -> None:
     for delta, lr in ((0.05, 0.3), (2.0, 0.01)):  # inside, and at the edge
-        method = Transfer(lam=0.6, delta=delta, k=4, lr_d=lr)
+        method = Transfer(lam=0.6, delta=delta, k=4, ascent_lr=lr)
         method.build(network, setting)
         loss, state = method.loss(network, batch, None, method.initial_state())
         z = network.features(batch.images)

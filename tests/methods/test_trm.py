@@ -62,7 +62,7 @@ def test_loss_and_gradient(network: Network, make_batch: Callable[..., Batch], s
     method = TRM(lam=lam, anneal=200, eta=0.7)
     method.build(network, setting)
     state, alpha = method.initial_state(), torch.tensor([[0, 0.5, 0.5], [0.5, 0, 0.5], [0.5, 0.5, 0]]).double()
-    for seed in (0, 1):  # the heads go on from the first step, α follows the losses
+    for seed in (0, 1):  # the heads continue from the first step, α follows the losses
         batch, heads = make_batch(seed=seed, step=200 + seed), as_heads(state)
         loss, state = method.loss(network, batch, None, state)
         assert_same_gradient(network, loss, expected(network, batch, heads, alpha, lam), rtol=1e-7)

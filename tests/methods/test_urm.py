@@ -35,10 +35,10 @@ def test_the_discriminator_takes_an_adam_step(network: Network, batch: Batch, se
     method.after(built, batch, noise, z)
     adam = torch.optim.Adam(twin.parameters(), lr=0.02)
     real, fake = twin(noise.double()).sigmoid(), twin(z).sigmoid()
-    told = F.binary_cross_entropy(real, torch.ones_like(real)) + 0.4 * F.binary_cross_entropy(
+    loss_d = F.binary_cross_entropy(real, torch.ones_like(real)) + 0.4 * F.binary_cross_entropy(
         fake, torch.zeros_like(fake)
     )
-    told.backward()  # type: ignore[no-untyped-call]
+    loss_d.backward()  # type: ignore[no-untyped-call]
     assert all(p.grad is None for p in network.parameters())
     slopes = {name: p.grad for name, p in twin.named_parameters()}
     adam.step()

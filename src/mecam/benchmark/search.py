@@ -29,7 +29,8 @@ _DANN = {
     "lam": "lambda", "gp": "grad_penalty", "k": "d_steps_per_g_step",
     "width": "mlp_width", "depth": "mlp_depth", "dropout": "mlp_dropout",
 }  # fmt: skip
-RATES = {"lr_d": "adam", "linear_lr": None}  # drawn around the default of this optimizer; None: the recipe's
+# rates drawn around the default of this optimizer; None: the recipe's
+RATES = {"lr_d": "adam", "linear_lr": None, "late_lr": None}
 METHOD_STREAMS: Mapping[str, Mapping[str, str]] = {
     "mmd": {"gamma": "mmd_gamma"},
     "coral": {"gamma": "mmd_gamma"},
@@ -55,7 +56,7 @@ METHOD_STREAMS: Mapping[str, Mapping[str, str]] = {
     },
     "cad": {"lam": "lmbda"},
     "condcad": {"lam": "lmbda"},
-    "transfer": {"lam": "t_lambda", "k": "d_steps_per_g"},
+    "transfer": {"lam": "t_lambda", "k": "d_steps_per_g", "ascent_lr": "lr_d"},
     "causirlmmd": {"gamma": "mmd_gamma"},
     "causirlcoral": {"gamma": "mmd_gamma"},
     "eqrm": {"quantile": "eqrm_quantile", "anneal": "eqrm_burnin_iters", "late_lr": "eqrm_lr"},

@@ -40,5 +40,5 @@ class Annealed(Method):
 
 
 def rate_after(late_lr: float | None, ratio: float, setting: Setting) -> float:
-    """Return the factor on lr from the annealing step on: late_lr / lr, or `ratio` where late_lr is not given."""
+    """Return the factor on lr from the annealing step on: late_lr / lr, or `ratio` if late_lr is not given."""
     return ratio if late_lr is None or not setting.lr else late_lr / setting.lr

@@ -32,11 +32,11 @@ class Transfer(Method):
         "lam": Hyperparameter("weight of the difference", search=LogUniform(-2, 1)),
         "delta": Hyperparameter("δ, the radius of the ball", search=Uniform(0.1, 3)),
         "k": Hyperparameter("steps of ascent", low=1, integer=True, search=Choice((1, 2, 5))),
-        "lr_d": Hyperparameter("learning rate of the ascent", search=LogUniform(-4.5, -2.5)),
+        "ascent_lr": Hyperparameter("learning rate of the ascent", search=LogUniform(-4.5, -2.5)),
     }
 
-    def __init__(self, *, lam: float = 1.0, delta: float = 2.0, k: int = 10, lr_d: float = 1e-3) -> None:
-        self.lam, self.delta, self.k, self.lr_d = float(lam), float(delta), int(k), float(lr_d)
+    def __init__(self, *, lam: float = 1.0, delta: float = 2.0, k: int = 10, ascent_lr: float = 1e-3) -> None:
+        self.lam, self.delta, self.k, self.ascent_lr = float(lam), float(delta), int(k), float(ascent_lr)
 
     def build(self, network: Network, setting: Setting) -> nn.Module:
         self.start = _weights(network.head).clone()
@@ -57,7 +57,7 @@ class Transfer(Method):
             with torch.enable_grad():
                 place = head.detach().requires_grad_()
                 (slope,) = torch.autograd.grad(_gap(place, z, batch), place)
-            away = head + self.lr_d * self.lam * slope - center
+            away = head + self.ascent_lr * self.lam * slope - center
             head = center + away * (self.delta / away.norm().clamp(min=1e-12)).clamp(max=1)
         return head
 
