@@ -19,7 +19,9 @@ def built(name: str, network: Network, setting: Setting, **settings: float) -> M
     return method
 
 
-@pytest.mark.parametrize("name", ["coral", "mmd", "irm", "vrex", "rsc", "groupdro", "fishr"])
+@pytest.mark.parametrize(
+    "name", ["coral", "mmd", "irm", "vrex", "rsc", "groupdro", "fishr", "iga", "rdm", "eqrm", "cad", "condcad"]
+)
 def test_the_order_of_domains_does_not_matter(name: str, network: Network, batch: Batch, setting: Setting) -> None:
     """A state of one entry per domain follows their order."""
     method = built(name, network, setting)
