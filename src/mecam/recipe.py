@@ -42,7 +42,12 @@ HEAD: dict[str, Any] = {
     "virtual": "none",
 }
 # on the embedded set networks start from scratch, where the published weights of these penalties prevent learning
-FROM_SCRATCH = {"irm": {"lam": 1.0}, "fishr": {"lam": 100.0}}
+FROM_SCRATCH = {
+    "irm": {"lam": 1.0},
+    "fishr": {"lam": 100.0},
+    "iberm": {"lam": 1.0},
+    "ibirm": {"lam": 1.0, "ib_lam": 1.0},
+}
 BATCHES = {"arm": 8, "rdm": 88}  # images per domain of methods whose authors do not use 32
 AVERAGINGS = {"ermplusplus": ("ema", {"decay": 0.9999})}  # of methods that include an averaging
 OPTIMIZERS = {"fish": "sgd"}  # methods that are not defined with Adam
