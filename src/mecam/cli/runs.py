@@ -158,7 +158,10 @@ def export(
     out: Out = Path("exported"),
     format: Annotated[str, typer.Option(help="File format: onnx or safetensors.")] = "onnx",
 ) -> None:
-    """Export a model to one file, check its outputs, and write its preprocessing beside it."""
+    """Export a model to one file, check its outputs, and write its preprocessing beside it.
+
+    Beside ONNX is also infer.py, a program that predicts with onnxruntime, NumPy and Pillow alone.
+    """
     from mecam.serving import export, load_model
 
     model = load_model(run)

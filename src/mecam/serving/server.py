@@ -82,7 +82,7 @@ def serve(model: TrainedModel, bound: socket.socket, *, host: str, limits: Limit
         host: the name of this machine that requests may use, beside localhost and IP addresses.
     """
     config = uvicorn.Config(
-        application(model, host=host, limits=limits), http="h11", ws="none", lifespan="off", log_level="warning",
+        application(model, host=host, limits=limits), http="h11", ws="none", lifespan="off", log_level="error",
         access_log=False, proxy_headers=False, server_header=False, timeout_graceful_shutdown=GRACE,
     )  # fmt: skip
     uvicorn.Server(config).run(sockets=[bound])
@@ -125,6 +125,8 @@ class _Service:
             self._check_rate()
             async with self.turn:
                 prediction = await run_in_threadpool(self._predict, image)
+        except asyncio.CancelledError as error:  # GRACE is over
+            raise HTTPException(503, "the server is stopping") from error
         finally:
             self.images -= 1
         if prediction.error is not None:
