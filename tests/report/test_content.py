@@ -15,13 +15,20 @@ from mecam.recipe import Recipe
 from mecam.report import write
 from mecam.report.content import Content, gather
 from mecam.report.curves import POINTS, curve, schedule
-from mecam.report.images import PAIRS, Thumbnails, predictions, samples
+from mecam.report.images import PAIRS, Thumbnails, illustrate, predictions, samples
 from mecam.report.measured import SIDE, read_curvature, read_surface
 from mecam.report.page import in_script
 from mecam.runs import RunError, RunFolder
 from tests.report.runs import CLASSES, splits, write_run
 
 DOMAINS = ["art", "cartoon", "photo", "sketch"]
+
+
+def content_of(folder: RunFolder) -> dict[str, Any]:
+    """The predictions of a run whose data is not here."""
+    found = predictions(folder, None)
+    assert found is not None
+    return found.content
 
 
 def read(out: Path) -> Content:
@@ -93,8 +100,7 @@ def test_a_run_at_the_default_is_a_point_of_the_sweep(tmp_path: Path) -> None:
 def test_mistakes_are_the_surest_ones_with_names_from_the_weights(tmp_path: Path) -> None:
     predicted = [(0, 1, 0.5), (0, 0, 0.99), (1, 2, 0.9), (2, 1, 0.7)]
     folder = write_run(tmp_path, 0.25, domains=DOMAINS, target="art", predicted=predicted)
-    summary = predictions(folder, None, Thumbnails())
-    assert summary is not None
+    summary = content_of(folder)
     assert summary["classes"] == CLASSES
     assert [(m["label"], m["predicted"], m["confidence"], m["image"]) for m in summary["mistakes"]] == [
         (1, 2, 0.9, None), (2, 1, 0.7, None), (0, 1, 0.5, None),
@@ -106,10 +112,9 @@ def test_names_are_not_taken_from_weights_that_changed(tmp_path: Path) -> None:
     folder = write_run(tmp_path, 0.25, domains=DOMAINS, target="art", predicted=[(0, 1, 0.5)])
     folder.model_file.write_bytes(folder.model_file.read_bytes().replace(b"bold", b"told"))
     with pytest.raises(RunError, match=r"model\.safetensors is damaged"):
-        predictions(folder, None, Thumbnails())
+        predictions(folder, None)
     folder.model_file.unlink()
-    summary = predictions(folder, None, Thumbnails())
-    assert summary is not None
+    summary = content_of(folder)
     assert summary["classes"] == ["class 0", "class 1"]
 
 
@@ -117,8 +122,7 @@ def test_of_many_classes_only_the_confusions_are_kept(tmp_path: Path) -> None:
     predicted = [(label, (label + 1) % 50, 0.5) for label in range(50)] + [(7, 8, 0.5)] + [(3, 3, 0.5)] * 9
     classes = [str(number) for number in range(50)]
     folder = write_run(tmp_path, 0.25, domains=DOMAINS, target="art", predicted=predicted, classes=classes)
-    summary = predictions(folder, None, Thumbnails())
-    assert summary is not None
+    summary = content_of(folder)
     assert not summary["whole"]
     assert len(summary["counts"]) == PAIRS
     assert summary["counts"][0] == (7, 8, 2)
@@ -133,6 +137,37 @@ def test_images_are_shown_only_of_the_data_the_run_saw(tmp_path: Path, monkeypat
     mistakes = {run["seed"]: run["predictions"]["mistakes"][0] for run in content.runs}
     names = {seed: (mistake["name"], mistake["image"] is None) for seed, mistake in mistakes.items()}
     assert names == {0: ("art/circle/0000.png", False), 1: ("image 0", True)}
+
+
+def test_every_mistake_is_listed_up_to_a_limit_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mecam.report.images.MISTAKES", 3)
+    predicted = [(0, 1, 0.5), (0, 1, 0.7), (1, 2, 0.9), (2, 1, 0.6), (2, 2, 0.2), (2, 2, 0.25)]
+    summary = content_of(write_run(tmp_path, 0.25, domains=DOMAINS, target="art", predicted=predicted))
+    assert (summary["images"], summary["wrong"]) == (6, 4)
+    assert [mistake["confidence"] for mistake in summary["mistakes"]] == [0.9, 0.7, 0.6]
+    assert sum(images for images, _, _ in summary["calibration"]) == 6
+    assert summary["calibration"][0] == (2, 0.225, 1.0)
+
+
+def test_pictures_go_to_the_first_mistakes_of_every_run_before_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mecam.report.images.FIRST", 1)
+    data = shapes(per_class=2)
+    runs = []
+    for seed in (0, 1):
+        wrong = [(0, 1, 0.5)] * (1 + seed) + [(0, 1, 0.9)]
+        folder = write_run(tmp_path, 0.25, domains=DOMAINS, target="art", seed=seed, predicted=wrong)
+        found = predictions(folder, data)
+        assert found is not None
+        runs.append(found)
+    one = Thumbnails()
+    one.add(data, *runs[0].places[0])
+    illustrate(runs, Thumbnails(most=sum(map(len, one.images)) * 5 // 2))
+    shown = [[mistake["image"] is not None for mistake in run.content["mistakes"]] for run in runs]
+    assert shown[0][0]
+    assert shown[1][0]
+    assert not all(shown[1])
 
 
 def test_thumbnails_are_embedded_once_and_up_to_a_limit() -> None:

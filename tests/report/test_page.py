@@ -163,6 +163,21 @@ def test_names_are_text(browser: Any, flat: Path) -> None:
         assert page.complaints == []
 
 
+def test_the_verdict_is_on_top(browser: Any, opened: Page, tmp_path: Path) -> None:
+    sam, incomplete = opened.texts("#verdicts .expected")
+    assert sam.startswith("sam: 71.0 % on unseen domains, 95 % interval ")
+    assert incomplete == "No combination has a finished run on every unseen domain yet."
+    for target in ("a", "b"):
+        folder = write_run(tmp_path, 0.5, target=target, data="nowhere", domains=["a", "b"])
+        (folder.path / "timing.json").write_text(json.dumps({"seconds": 75, "steps": 10}))
+    for page in visit(browser, write(tmp_path, tmp_path / "page.html")):
+        assert page.tab.locator("main section").first.get_attribute("id") == "conclusion"
+        assert "Cost: 1:15 per run." in page.texts("#verdicts li")
+        assert page.texts("#verdicts pre")[0].endswith("--out model")
+        assert "1:15" in page.texts("#board td.number .mean")
+        assert "50 % of the images of an unseen domain are scored" in page.tab.inner_text("#leaderboard-about")
+
+
 def test_leaderboard_is_the_table(opened: Page, out: Path) -> None:
     choose(opened, "data", "nowhere")
     rows = [row for row in tables.rows(results.read(out)[0]) if row.key.data == "nowhere"]
@@ -362,6 +377,49 @@ def test_phone(browser: Any, flat: Path, scheme: str, tmp_path: Path) -> None:
         assert contrast(ink, paper) > 7
         muted = page.tab.evaluate("getComputedStyle(document.querySelector('.muted')).color")
         assert contrast(muted, paper) > 4.5
+
+
+CUT = """[...document.querySelectorAll('.scroll')].filter((e) => e.checkVisibility() && e.scrollWidth > e.clientWidth)
+    .map((e) => e.innerText)"""
+
+
+def test_no_column_is_cut_on_a_phone(browser: Any, flat: Path) -> None:
+    for page in visit(browser, flat, viewport={"width": 390, "height": 844}, has_touch=True):
+        choose(page, "data", "nowhere")
+        page.tab.locator("#board .open").first.click()
+        page.tab.locator("#curve-numbers summary").click()
+        scroll_through(page)
+        assert page.tab.evaluate(CUT) == []
+        assert page.overflow() == 0
+        cell = page.tab.locator("#board tbody:first-of-type tr:first-child td").first
+        assert cell.evaluate("e => getComputedStyle(e, '::before').content") == json.dumps(min(DOMAINS))
+
+
+def test_a_confusion_shows_its_mistakes(browser: Any, tmp_path: Path) -> None:
+    wrong = [(0, 1, 0.50 + 0.001 * number) for number in range(12)] + [(1, 2, 0.3), (2, 2, 0.9)]
+    for target in ("a", "b"):
+        write_run(tmp_path, 0.1, target=target, data="nowhere", domains=["a", "b"], predicted=wrong)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mecam.report.images.MISTAKES", 10)
+        file = write(tmp_path, tmp_path / "page.html")
+    for page in visit(browser, file):
+        assert page.texts(".mistakes li strong") == [CLASSES[1]] * 8
+        page.tab.get_by_role("button", name="Show all 10").click()
+        assert len(page.texts(".mistakes li")) == 10
+        page.tab.get_by_role("button", name=f"{CLASSES[0]} taken for {CLASSES[1]}: 12 images").click()
+        assert (
+            page.tab.evaluate("document.activeElement.textContent") == f"{CLASSES[0]} taken for {CLASSES[1]}: 12 images"
+        )
+        assert len(page.texts(".mistakes li")) == 10
+        assert "2 less confident ones left out of this page." in page.texts("#run-view p.small")
+        page.tab.get_by_role("button", name=f"{CLASSES[1]} taken for {CLASSES[2]}: 1 image").click()
+        assert page.texts(".mistakes li") == []
+        assert "1 less confident one left out of this page." in page.texts("#run-view p.small")
+        page.tab.get_by_role("button", name="Back to the most confident mistakes").click()
+        assert len(page.texts(".mistakes li")) == 8
+        assert page.tab.locator(".calibration circle").count() == 3
+        assert "14 images of a, the 50 % of the images that are scored." in page.tab.inner_text(".confusion caption")
+        assert page.complaints == []
 
 
 def contrast(one: str, other: str) -> float:

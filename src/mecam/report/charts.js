@@ -108,4 +108,21 @@ function lines(series, { label, xLabel, yLabel, logarithmic = false }) {
   return picture(height, label, parts);
 }
 
+// Accuracy against confidence: a point per bin, as large as its share of the images; [[images, confidence, accuracy]]
+function reliability(bins, label) {
+  const height = 300, left = 42, right = WIDTH - 10, top = 26, foot = height - 36;
+  const x = (value) => left + value * (right - left), y = (value) => foot - value * (foot - top);
+  const parts = [0, 0.25, 0.5, 0.75, 1].flatMap((tick) => [
+    rule(left, y(tick), right, y(tick), "grid"), text(left - 6, y(tick) + 4, 100 * tick, "end"), text(x(tick), foot + 16, 100 * tick, tick === 1 ? "end" : "middle"),
+  ]);
+  parts.push(rule(x(0), y(0), x(1), y(1), "axis dashed"), text((left + right) / 2, height - 4, "confidence, %", "middle"), text(2, 10, "accuracy, %"));
+  const most = Math.max(...bins.map(([images]) => images));
+  for (const [images, confidence, accuracy] of bins) {
+    const radius = 2.5 + 7 * Math.sqrt(images / most);
+    parts.push(svg("circle", { cx: x(confidence).toFixed(1), cy: y(accuracy).toFixed(1), r: radius.toFixed(1), class: "point c0" },
+      svg("title", {}, `${plural(images, "image")}: ${percent(100 * accuracy)} % right at ${percent(100 * confidence)} % confidence`)));
+  }
+  return picture(height, label, parts);
+}
+
 const shorten = (words, most) => (words.length > most ? `${words.slice(0, most - 1)}…` : words);

@@ -94,7 +94,7 @@ function drawCurves() {
   const head = names.map((name) => el("th", { scope: "col" }, name));
   const body = numbers.map((line) => el("tr", {}, line.map((value, place) => el(place ? "td" : "th", place ? {} : { scope: "row" }, String(value)))));
   const box = byId("curve-numbers");
-  box.replaceChildren(box.firstElementChild, el("div", { class: "scroll" }, el("table", { class: "plain" }, el("thead", {}, el("tr", {}, head)), el("tbody", {}, body))));
+  box.replaceChildren(box.firstElementChild, el("div", { class: "scroll" }, stacked(el("table", { class: "plain" }, el("thead", {}, el("tr", {}, head)), el("tbody", {}, body)))));
 }
 
 function startCompare() {

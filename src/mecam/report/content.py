@@ -19,10 +19,12 @@ from mecam.figures.points import Missing
 from mecam.figures.sweeps import Sweep, sweeps
 from mecam.figures.write import images as draw
 from mecam.report.commands import command, toml
-from mecam.report.curves import curve, full, schedule
-from mecam.report.images import Thumbnails, predictions, samples
+from mecam.report.conclusion import Conclusion, Seconds, baseline, conclude, is_probe, seconds_per_run
+from mecam.report.curves import curve, full, schedule, short
+from mecam.report.images import Predictions, Thumbnails, illustrate, predictions, samples
 from mecam.report.measured import Curvature, Surface, read_curvature, read_surface
 from mecam.runs import RunError, RunFolder
+from mecam.splits import Part, Split
 from mecam.training.reopen import reopen
 
 DETAILED = 60  # runs with confusion matrix and mistakes
@@ -38,6 +40,7 @@ class Content:
     title: str
     version: str
     spread: str
+    conclusions: list[Conclusion]  # by data set
     data: list[Entry]  # the data sets
     rows: list[Entry]  # of the leaderboard
     runs: list[Entry]
@@ -51,8 +54,10 @@ class Content:
     notes: list[str]
 
 
-def gather(out: Path, *, title: str, spread: Spread = "stderr", images: bool = True) -> Content:
-    """Read the runs in a folder; `notes` names what cannot be read."""
+def gather(
+    out: Path, *, title: str, spread: Spread = "stderr", images: bool = True, lead: Sequence[str] = ()
+) -> Content:
+    """Read the runs in a folder; `notes` names what cannot be read. `lead` replaces the conclusions of the runs."""
     all_runs, notes = results.read(out)
     without = sum(1 for _ in out.glob("*/run.json")) - len(all_runs) - len(notes)
     if without:
@@ -68,10 +73,9 @@ def gather(out: Path, *, title: str, spread: Spread = "stderr", images: bool = T
     ]
     environments: list[Entry] = []
     detailed = _detailed(table)
-    runs = [
-        _run(result, environments, opened, thumbnails if result.path in detailed else None, notes)
-        for result in all_runs
-    ]
+    shown = {one.path: p for one in detailed if (p := _tried(notes, one.path, _predictions, one, opened)) is not None}
+    illustrate(list(shown.values()), thumbnails)
+    runs = [_run(result, environments, shown.get(result.path), notes) for result in all_runs]
     if len(detailed) < sum(result.accuracy is not None for result in all_runs):
         notes.append(f"confusion matrices and mistakes are shown for {len(detailed)} runs, best rows first")
     places = list(enumerate(result.path for result in all_runs))
@@ -82,12 +86,15 @@ def gather(out: Path, *, title: str, spread: Spread = "stderr", images: bool = T
     grids, rho = sweeps(table, ("alpha", "beta")), sweeps(table, ("rho",))
     own = {"figure4": (surfaces, "landscape"), "figureIa": (rho, "settings"), "figureIb": (grids, "settings")}
     sections = {name: section for name, (shown, section) in own.items() if shown}
+    groups = {entry["name"]: [row for row in table if row.key.data == entry["name"]] for entry in data}
+    seconds = seconds_per_run(table)
     return Content(
         title,
         __version__,
         CAPTIONS[spread],
+        [Conclusion("", list(lead), "")] if lead else [conclude(group, seconds) for group in groups.values()],
         data,
-        _rows(table, all_runs),
+        _rows(table, all_runs, seconds, {name: baseline(group, seconds) for name, group in groups.items()}),
         runs,
         grids,
         rho,
@@ -111,7 +118,9 @@ def _open(all_runs: Sequence[Result]) -> dict[str, DomainSet | str]:
     return opened
 
 
-def _rows(table: Sequence[Row], all_runs: Sequence[Result]) -> list[Entry]:
+def _rows(
+    table: Sequence[Row], all_runs: Sequence[Result], seconds: Seconds, plain: Mapping[str, Row | None]
+) -> list[Entry]:
     ranks, order = rank_averages(table), {result.path: place for place, result in enumerate(all_runs)}
     return [
         {
@@ -124,10 +133,20 @@ def _rows(table: Sequence[Row], all_runs: Sequence[Result]) -> list[Entry]:
             # in the order of the data set's targets, the average last
             "cells": [Cell(full(c.mean), full(c.spread), c.runs, c.missing) for c in row.cells.values()],
             "rank": full(ranks.get(row.key)),
+            "probe": is_probe(row),
+            "seconds": short(seconds.get(row.key)),  # per run
+            "cost": _cost(row, plain[row.key.data], seconds),
             "runs": [order[result.path] for result in row.results],
         }
         for row in table
     ]
+
+
+def _cost(row: Row, plain: Row | None, seconds: Seconds) -> Entry | None:
+    """Return how many times the seconds of another row this one takes."""
+    if plain is None or row.key not in seconds or row.key == plain.key or seconds[plain.key] == 0:
+        return None
+    return {"times": short(seconds[row.key] / seconds[plain.key]), "of": plain.key.label}
 
 
 def _data(row: Row, opened: Mapping[str, DomainSet | str], thumbnails: Thumbnails) -> Entry:
@@ -138,18 +157,25 @@ def _data(row: Row, opened: Mapping[str, DomainSet | str], thumbnails: Thumbnail
     return {"name": row.key.data, "targets": list(row.cells)[:-1], "domains": domains, "absent": absent}
 
 
-def _detailed(table: Sequence[Row]) -> set[Path]:
+def _detailed(table: Sequence[Row]) -> list[Result]:
     """Return the runs to show in full: the first seed of every row before the second, best rows first."""
     best = sorted(table, key=lambda row: -(list(row.cells.values())[-1].mean or 0))
     finished = [run for row in best for run in row.results if run.accuracy is not None]
-    return {run.path for run in sorted(finished, key=lambda run: run.recipe.seed)[:DETAILED]}
+    return sorted(finished, key=lambda run: run.recipe.seed)[:DETAILED]
+
+
+def _predictions(result: Result, opened: Mapping[str, DomainSet | str]) -> Predictions | None:
+    """Return what a run predicted, with images if the data has not changed since."""
+    folder, data = RunFolder(result.path), opened.get(result.recipe.data)
+    if data is None or isinstance(data, str) or data.fingerprint != folder.read_result().get("data"):
+        data = None
+    return predictions(folder, data)
 
 
 def _run(
     result: Result,
     environments: list[Entry],
-    opened: Mapping[str, DomainSet | str],
-    thumbnails: Thumbnails | None,
+    shown: Predictions | None,
     notes: list[str],
 ) -> Entry:
     folder = RunFolder(result.path)
@@ -158,14 +184,15 @@ def _run(
     environment = stored if isinstance(stored, dict) else {}
     if environment not in environments:
         environments.append(environment)
-    data = opened.get(result.recipe.data)
-    same = data if not isinstance(data, str) and data is not None and data.fingerprint == outcome.get("data") else None
+    scored, rest = (_images(outcome, str(Split(result.target, part))) for part in (Part.TRAINING, Part.HELD_OUT))
     return {
         "id": folder.path.name,
         "target": result.target,
         "seed": result.recipe.seed,
         "accuracy": full(result.accuracy),  # on the unseen domain, percent; None: not finished
         "validation": full(result.validation),  # the sources' held-out parts, percent
+        "scored": scored,  # images of the unseen domain that the accuracy is on
+        "unscored": rest,
         "selected_step": outcome.get("selected_step"),
         "command": _tried(notes, result.path, command, result.recipe) or "",
         "toml": toml(result.recipe),
@@ -173,10 +200,12 @@ def _run(
         "fingerprint": outcome.get("data"),
         "curve": _tried(notes, result.path, lambda: curve(folder.read_records(), result.target)),
         "schedule": _tried(notes, result.path, schedule, result.recipe),
-        "predictions": None
-        if thumbnails is None
-        else _tried(notes, result.path, predictions, folder, same, thumbnails),
+        "predictions": None if shown is None else shown.content,
     }
+
+
+def _images(outcome: Mapping[str, Any], split: str) -> int:
+    return int(outcome.get("splits", {}).get(split, {}).get("images", 0))
 
 
 def _figures(out: Path, all_runs: Sequence[Result], sections: Mapping[str, str], notes: list[str]) -> list[Entry]:

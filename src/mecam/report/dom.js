@@ -34,6 +34,21 @@ function runWords(cell) {
   return cell.missing ? `${cell.runs} of ${plural(cell.runs + cell.missing, "run")}` : plural(cell.runs, "run");
 }
 
+const clock = (seconds) => {
+  const whole = Math.round(seconds), [hours, minutes, rest] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
+  const two = (value) => String(value).padStart(2, "0");
+  return hours ? `${hours}:${two(minutes)}:${two(rest)}` : `${minutes}:${two(rest)}`;
+};
+
+// On a narrow screen each row of such a table is a block, and its cells carry the names of their columns.
+function stacked(table) {
+  const names = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
+  for (const body of table.tBodies)
+    for (const row of body.rows) [...row.cells].forEach((cell, place) => { if (place || cell.localName === "td") cell.dataset.name = names[place] ?? ""; });
+  table.classList.add("stacked");
+  return table;
+}
+
 let fields = 0;
 function field(label, box, kind = "field") {
   box.id = `field-${(fields += 1)}`;

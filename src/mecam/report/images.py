@@ -1,11 +1,11 @@
-"""Images on the page: samples of each domain, and the most confident mistakes beside the confusion matrix."""
+"""Images on the page: samples of each domain, and the mistakes behind each confusion."""
 
 from __future__ import annotations
 
 import base64
 import io
-from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,20 +14,22 @@ from PIL import Image
 from mecam.data.domains import DomainSet
 from mecam.report.curves import short
 from mecam.runs import RunFolder
+from mecam.serving.tally import Tally
 
 SIDE = 64  # pixels
 BYTES = 6_000_000  # limit for all thumbnails, in base64: a page of a thousand runs stays below 15 MB
 CLASSES = 7  # shown per domain
-MISTAKES = 8  # shown per run
+MISTAKES = 400  # listed per run, the most confident ones
+FIRST = 8  # of them, shown before a confusion is chosen
 WHOLE = 24  # classes up to which the whole confusion matrix is shown
 PAIRS = 30  # most frequent confusions shown instead
 
 
 class Thumbnails:
-    """Small PNG images, each embedded once, up to a total size; referred to by their index in `images`."""
+    """Small JPEG images, each embedded once, up to a total size; referred to by their index in `images`."""
 
     def __init__(self, most: int = BYTES) -> None:
-        self.images: list[str] = []  # base64 of PNG files
+        self.images: list[str] = []  # base64 of JPEG files
         self._left = most
         self._places: dict[tuple[str, int, int], int] = {}
 
@@ -58,38 +60,57 @@ def samples(data: DomainSet, thumbnails: Thumbnails) -> list[dict[str, Any]]:
     return domains
 
 
-def predictions(folder: RunFolder, data: DomainSet | None, thumbnails: Thumbnails) -> dict[str, Any] | None:
+@dataclass(frozen=True)
+class Predictions:
+    """What a run predicted: as the page has it, and where the images of its mistakes are."""
+
+    content: dict[str, Any]
+    data: DomainSet | None
+    places: Sequence[tuple[int, int]]  # domain and index of each mistake
+
+
+def predictions(folder: RunFolder, data: DomainSet | None) -> Predictions | None:
     """Summarize a run's predictions; None if it has none. `data` is the data it was trained on, if available."""
-    columns = {name: column.tolist() for name, column in folder.read_predictions().items()}
-    if not columns.get("label"):
+    columns = {name: column.numpy() for name, column in folder.read_predictions().items()}
+    if not len(columns.get("label", ())):
         return None
     labels, predicted, confidence = columns["label"], columns["predicted"], columns["confidence"]
-    classes = class_names(folder, data, [*labels, *predicted])
-    counts = Counter(zip(labels, predicted, strict=True))
+    classes = class_names(folder, data, [*labels.tolist(), *predicted.tolist()])
+    tally = Tally.of(len(classes), labels, predicted, confidence)
     whole = len(classes) <= WHOLE
-    pairs = counts if whole else Counter({pair: n for pair, n in counts.items() if pair[0] != pair[1]})
-    wrong = [place for place in range(len(labels)) if labels[place] != predicted[place]]
-    wrong.sort(key=lambda place: -confidence[place])
-    mistakes = []
-    for place in wrong[:MISTAKES]:
-        domain, index = columns["domain"][place], columns["index"][place]
-        mistakes.append(
-            {
-                "name": f"image {index}" if data is None else data.sample_name(domain, index),
-                "label": labels[place],
-                "predicted": predicted[place],
-                "confidence": short(confidence[place]),
-                "image": None if data is None else thumbnails.add(data, domain, index),
-            }
-        )
-    kept = pairs.most_common(None if whole else PAIRS)
-    return {
+    pairs = [(*map(int, pair), int(tally.confusion[tuple(pair)])) for pair in np.argwhere(tally.confusion)]
+    confusions = sorted((pair for pair in pairs if whole or pair[0] != pair[1]), key=lambda pair: -pair[2])
+    wrong = np.flatnonzero(labels != predicted)
+    listed = wrong[np.argsort(-confidence[wrong], kind="stable")][:MISTAKES].tolist()
+    places = [(int(columns["domain"][place]), int(columns["index"][place])) for place in listed]
+    mistakes = [
+        {
+            "name": f"image {index}" if data is None else data.sample_name(domain, index),
+            "label": int(labels[place]),
+            "predicted": int(predicted[place]),
+            "confidence": short(float(confidence[place])),
+            "image": None,
+        }
+        for place, (domain, index) in zip(listed, places, strict=True)
+    ]
+    content = {
         "classes": classes,
         "images": len(labels),
+        "wrong": len(wrong),
         "whole": whole,  # all pairs of classes are in `counts`, not the most frequent confusions alone
-        "counts": [(*pair, count) for pair, count in kept],  # label, predicted, how many; none of zero
+        "counts": confusions if whole else confusions[:PAIRS],  # label, predicted, how many; none of zero
+        "calibration": [(one.images, short(one.confidence), short(one.accuracy)) for one in tally.bins],
         "mistakes": mistakes,
     }
+    return Predictions(content, data, places)
+
+
+def illustrate(runs: Sequence[Predictions], thumbnails: Thumbnails) -> None:
+    """Add the images of mistakes while there is room: the most confident ones of each run, then the others."""
+    for start, end in ((0, FIRST), (FIRST, MISTAKES)):
+        for run in runs:
+            for mistake, place in list(zip(run.content["mistakes"], run.places, strict=True))[start:end]:
+                mistake["image"] = None if run.data is None else thumbnails.add(run.data, *place)
 
 
 def class_names(folder: RunFolder, data: DomainSet | None, labels: Sequence[int]) -> list[str]:
@@ -111,5 +132,5 @@ def _png(data: DomainSet, domain: int, index: int) -> str:
     image = Image.fromarray(pixels)
     image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)  # smaller ones stay as they are
     file = io.BytesIO()
-    image.save(file, "PNG", optimize=True)
+    image.save(file, "JPEG", quality=85, optimize=True)
     return base64.b64encode(file.getvalue()).decode()

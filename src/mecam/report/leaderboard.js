@@ -17,7 +17,7 @@ const rowsOf = (data) => content.rows.filter((row) => data === ALL || row.data =
 // A line of the table: {label, row (any of its rows), cells, rank, runs}
 function boardItems() {
   if (state.data !== ALL)
-    return rowsOf(state.data).map((row) => ({ label: row.label, row, cells: row.cells, rank: row.rank, runs: row.runs }));
+    return rowsOf(state.data).map((row) => ({ label: row.label, row, cells: row.cells, rank: row.rank, seconds: row.seconds, cost: row.cost, runs: row.runs }));
   const groups = new Map();
   for (const row of content.rows) groups.set(row.label, [...(groups.get(row.label) ?? []), row]);
   return [...groups].map(([label, rows]) => {
@@ -29,7 +29,7 @@ function boardItems() {
       mean: means.includes(null) ? null : mean(means), spread: null,
       runs: cells.reduce((sum, cell) => sum + cell.runs, 0), missing: cells.reduce((sum, cell) => sum + cell.missing, 0),
     };
-    return { label, row: rows[0], cells: [...cells, total], rank: null, runs: rows.flatMap((row) => row.runs) };
+    return { label, row: rows[0], cells: [...cells, total], rank: null, seconds: null, cost: null, runs: rows.flatMap((row) => row.runs) };
   });
 }
 
@@ -39,9 +39,10 @@ function boardColumns() {
     name, kind: "cell", place, key: (item) => item.cells[place].mean, descending: true,
   }));
   const ranked = rowsOf(state.data).every((row) => row.rank === null) || state.data === ALL ? [] : [{ name: "rank", kind: "number", key: (item) => item.rank, descending: false }];
+  const timed = state.data !== ALL && rowsOf(state.data).some((row) => row.seconds !== null) ? [{ name: "time", kind: "time", key: (item) => item.seconds, descending: false }] : [];
   return [
     { name: "combination", kind: "name", key: (item) => item.label, descending: false },
-    ...cells, ...ranked,
+    ...cells, ...ranked, ...timed,
     { name: "runs", kind: "number", key: (item) => item.runs.filter((run) => content.runs[run].accuracy !== null).length, descending: true },
   ];
 }
@@ -64,6 +65,7 @@ function buildBoard() {
     el("thead", {}, el("tr", {}, columns.map(headCell))),
     ...boardLines.map((line) => line.body),
   );
+  stacked(byId("board"));
   byId("board").parentElement.classList.toggle("tall", items.length > TALL);
   arrange();
 }
@@ -96,6 +98,9 @@ function boardLine(item, best) {
   }
   const cells = columns.map((column) => {
     if (column.kind === "name") return el("th", { scope: "row" }, el("div", { class: "who" }, el("label", { class: "tick-box" }, box, icon), open));
+    if (column.kind === "time")
+      return el("td", { class: "number" }, el("span", { class: "mean" }, item.seconds === null ? "–" : clock(item.seconds)),
+        item.cost ? el("span", { class: "runs" }, `${item.cost.times.toPrecision(2)} × ${item.cost.of}`) : null);
     if (column.kind === "number") return el("td", { class: "number" }, column.name === "rank" ? brief(column.key(item)) : String(column.key(item)));
     const cell = item.cells[column.place];
     const top = cell.mean !== null && cell.mean.toFixed(1) === best.get(column.place);
@@ -109,7 +114,9 @@ function boardLine(item, best) {
 
 function nameAndSettings({ label, row }) {
   const tail = ` (${row.settings})`;
-  return row.settings && label.endsWith(tail) ? [label.slice(0, -tail.length), el("span", { class: "settings" }, row.settings)] : [label];
+  const under = [row.settings && label.endsWith(tail) ? row.settings : null, row.probe ? "the probe" : null].filter(Boolean);
+  const name = row.settings && label.endsWith(tail) ? label.slice(0, -tail.length) : label;
+  return under.length ? [name, el("span", { class: "settings" }, under.join(", "))] : [name];
 }
 
 function runTable(runs) {
@@ -120,7 +127,7 @@ function runTable(runs) {
       el("td", {}, el("button", { type: "button", class: "link", onclick: () => showRun(place, true) }, "Recipe and mistakes", el("span", { class: "hidden" }, ` of ${run.id}`))));
   });
   const head = ["unseen domain", "seed", "accuracy", "validation", ""].map((name) => el("th", { scope: "col" }, name));
-  return el("table", { class: "plain" }, el("thead", {}, el("tr", {}, head)), el("tbody", {}, lines));
+  return stacked(el("table", { class: "plain" }, el("thead", {}, el("tr", {}, head)), el("tbody", {}, lines)));
 }
 
 // Sort and filter the rows.
@@ -169,6 +176,8 @@ function markCompared() {
   }
 }
 
+const scoredWords = ({ scored, unscored }) => `${Math.round((100 * scored) / (scored + unscored))} % of the images`;
+
 function buildFilters() {
   const named = (part) => [[ALL, "all"], ...unique(content.rows.map((row) => row[part])).sort().map((name) => [name, name])];
   const search = el("input", { type: "search", autocomplete: "off", oninput: () => { state.text = search.value; arrange(); } });
@@ -183,9 +192,15 @@ function buildFilters() {
 }
 
 function startBoard() {
-  byId("leaderboard-about").textContent =
-    `Accuracy in percent on the unseen domain: mean ± ${content.spread}. The best per column is bold. ` +
-    "Click a name to list its runs; tick a row to add it to the charts below.";
+  const scored = content.runs.find((run) => run.unscored);
+  const words = [
+    `Accuracy in percent on the unseen domain: mean ± ${content.spread}. The best per column is bold.`,
+    scored ? `${scoredWords(scored)} of an unseen domain are scored; the protocol holds the others out.` : null,
+    content.rows.some((row) => row.probe) ? "The probe trains a head on the frozen backbone: the baseline to beat." : null,
+    content.rows.some((row) => row.seconds !== null) ? "Time is the median of a run; features of a frozen backbone are computed once and cached." : null,
+    "Click a name to list its runs; tick a row to add it to the charts below.",
+  ];
+  byId("leaderboard-about").textContent = words.filter(Boolean).join(" ");
   buildFilters();
   buildBoard();
   changed.push(markCompared);

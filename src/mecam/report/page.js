@@ -12,11 +12,10 @@ function startSamples() {
 function startNotes() {
   const notes = content.notes.length ? content.notes : ["All runs of the folder could be read."];
   byId("note-list").append(...notes.map((note) => el("li", {}, note)));
-  const names = unique(content.environments.flatMap((entry) => Object.keys(entry)));
-  const counts = content.environments.map((_, place) => content.runs.filter((run) => run.environment === place).length);
-  const head = ["runs", ...names].map((name) => el("th", { scope: "col" }, name));
-  const body = content.environments.map((entry, place) => el("tr", {}, el("td", {}, String(counts[place])), names.map((name) => el("td", {}, String(entry[name] ?? "–")))));
-  byId("environments").append(el("thead", {}, el("tr", {}, head)), el("tbody", {}, body));
+  byId("environments").append(...content.environments.map((entry, place) => {
+    const runs = content.runs.filter((run) => run.environment === place).length;
+    return el("dl", { class: "facts" }, [["runs", runs], ...Object.entries(entry)].map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value ?? "–")))));
+  }));
   byId("made").textContent = `Written by mecam ${content.version}. Everything is in this file; nothing is fetched.`;
 }
 
@@ -32,6 +31,7 @@ function startFacts() {
 }
 
 if (content.runs.length) {
+  startConclusions();
   startBoard();
   startCompare();
   startSweeps();

@@ -7,6 +7,7 @@ import gzip
 import html
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -18,7 +19,18 @@ from mecam.report.content import Content, gather
 from mecam.report.one_run import one_run_page, only_run
 from mecam.runs import write_atomic
 
-PARTS = ("dom", "charts", "leaderboard", "compare", "sweeps", "surfaces", "figures", "run", "page")  # scripts
+PARTS = (
+    "dom",
+    "charts",
+    "conclusion",
+    "leaderboard",
+    "compare",
+    "sweeps",
+    "surfaces",
+    "figures",
+    "run",
+    "page",
+)  # scripts
 TITLE = "Accuracy in domains never seen"
 
 
@@ -29,6 +41,7 @@ def write(
     title: str = TITLE,
     spread: Spread = "stderr",
     images: bool = True,
+    lead: Sequence[str] = (),
     progress: Progress = silent,
 ) -> Path:
     """Write the page on the runs in `out` to `file`. A single run, also a stopped one, has a page of its own.
@@ -36,6 +49,7 @@ def write(
     Args:
         spread: standard error, standard deviation or 95 % interval over trials.
         images: embed small images of the data, if available.
+        lead: lines for the top of the page, in place of what it says itself.
         progress: gets a warning per note of the page, such as what is left out.
     """
     out, file = Path(out), Path(file)
@@ -46,7 +60,7 @@ def write(
     if single is not None:
         page, notes = one_run_page(single, images=images)
     else:
-        content = gather(out, title=title, spread=spread, images=images)
+        content = gather(out, title=title, spread=spread, images=images, lead=lead)
         page, notes = render(content), content.notes
     write_atomic(file, page.encode("utf-8", "replace"))
     for note in notes:

@@ -97,4 +97,5 @@ function startCurvature() {
     return el("tr", {}, el("th", { scope: "row" }, runName(entry.run)), el("td", {}, entry.split), at, rest);
   });
   byId("curvature-table").append(el("caption", { class: "hidden" }, "Curvature by run and rho"), el("thead", {}, el("tr", {}, head)), el("tbody", {}, body));
+  stacked(byId("curvature-table"));
 }

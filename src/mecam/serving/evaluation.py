@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mecam.columns import aligned
-from mecam.serving.tally import BINS, Interval, Tally, over_domains
+from mecam.serving.tally import BINS, Bin, Interval, Tally, over_domains
 from mecam.splits import is_majority
 
 WHOLE = 24  # classes up to which the confusion matrix is printed
@@ -50,6 +50,7 @@ class Evaluation:
     balanced_accuracy: float  # the mean over classes that have images
     calibration_error: float  # expected calibration error, 15 bins
     mean_confidence: float
+    calibration: tuple[Bin, ...]  # images, mean confidence and accuracy of each bin that has images
     classes: tuple[ClassResult, ...]  # in the model's order
     confusion: tuple[tuple[int, ...], ...]  # images by label (rows) and predicted class (columns)
     domains: tuple[DomainResult, ...]  # empty if the images have no domains
@@ -168,6 +169,7 @@ def summarize(
         balanced_accuracy=whole.balanced_accuracy,
         calibration_error=whole.calibration_error,
         mean_confidence=whole.mean_confidence,
+        calibration=whole.bins,
         classes=tuple(_class(classes, label, row) for label, row in enumerate(whole.confusion.tolist())),
         confusion=tuple(map(tuple, whole.confusion.tolist())),
         domains=tuple(_domain(name, tally) for name, tally in tallies.items() if name),

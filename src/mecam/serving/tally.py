@@ -5,12 +5,22 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from typing import NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 BINS = 15  # of the confidence, for the calibration error
 NORMAL = statistics.NormalDist().inv_cdf(0.975)  # of 95 % intervals
 Interval = tuple[float, float]
+
+
+class Bin(NamedTuple):
+    """Predictions of similar confidence."""
+
+    images: int
+    confidence: float  # mean
+    accuracy: float
 
 
 class Tally:
@@ -18,19 +28,35 @@ class Tally:
 
     def __init__(self, classes: int) -> None:
         self.confusion = np.zeros((classes, classes), dtype=np.int64)  # by label and predicted class
-        self.right = np.zeros(BINS)  # right predictions by bin of the confidence
+        self.counts: NDArray[np.int64] = np.zeros(BINS, dtype=np.int64)  # predictions by bin of the confidence
+        self.right: NDArray[np.float64] = np.zeros(BINS)  # right predictions by bin of the confidence
         self.confidence = np.zeros(BINS)  # sum of the confidence by bin
+
+    @classmethod
+    def of(
+        cls, classes: int, labels: NDArray[np.int64], predicted: NDArray[np.int64], confidence: NDArray[np.floating]
+    ) -> Self:
+        """Count columns of predictions."""
+        tally, shares = cls(classes), np.nan_to_num(confidence.astype(np.float64))
+        places = np.minimum((shares * BINS).astype(np.int64), BINS - 1)
+        np.add.at(tally.confusion, (labels, predicted), 1)
+        np.add.at(tally.counts, places, 1)
+        np.add.at(tally.right, places, labels == predicted)
+        np.add.at(tally.confidence, places, shares)
+        return tally
 
     def add(self, label: int, predicted: int, confidence: float) -> None:
         """Count one prediction."""
         place = min(int(confidence * BINS), BINS - 1)
         self.confusion[label, predicted] += 1
+        self.counts[place] += 1
         self.right[place] += label == predicted
         self.confidence[place] += confidence
 
     def merge(self, other: Tally) -> None:
         """Add the counts of another tally."""
         self.confusion += other.confusion
+        self.counts += other.counts
         self.right += other.right
         self.confidence += other.confidence
 
@@ -60,6 +86,12 @@ class Tally:
     def calibration_error(self) -> float:
         """The sum over equal-width bins of the confidence of share * |accuracy - mean confidence|."""
         return float(np.abs(self.right - self.confidence).sum() / self.images)
+
+    @property
+    def bins(self) -> tuple[Bin, ...]:
+        """The bins that have images, by rising confidence."""
+        filled = zip(self.counts.tolist(), self.confidence.tolist(), self.right.tolist(), strict=True)
+        return tuple(Bin(count, confidence / count, right / count) for count, confidence, right in filled if count)
 
     @property
     def mean_confidence(self) -> float:
