@@ -133,7 +133,7 @@ def _shown(data: DomainSet | None, places: Mapping[Labelled, tuple[int, int]]) -
 
     def show(one: Labelled) -> str:
         image = None if data is None else thumbnails.add(data, *places[one])
-        picture = "" if image is None else f'<img src="data:image/png;base64,{thumbnails.images[image]}" alt=""> '
+        picture = "" if image is None else f'<img src="data:image/jpeg;base64,{thumbnails.images[image]}" alt=""> '
         return f"{picture}{escape(str(one.image))}"
 
     return show
