@@ -83,6 +83,18 @@ def test_settings_of_a_virtual_domain_go_to_optimizers_that_use_one() -> None:
     assert found == [("adam", {}), ("mecam", {"alpha": 0.1}), ("mecam", {"alpha": 0.3})]
 
 
+def test_entries_go_to_the_runs_that_use_them() -> None:
+    def found(**block: Any) -> list[tuple[str, str, str]]:
+        return [(run.optimizer, run.base, run.virtual) for run in expand([{"target": "art", **block}], DOMAINS)]
+
+    assert found(optimizer=["adam", "mecam"], virtual=["mixstyle", "dsu", "none"]) == [
+        ("adam", "adam", "mixstyle"),
+        *(("mecam", "adam", virtual) for virtual in ("mixstyle", "dsu", "none")),
+    ]
+    assert found(optimizer=["adam", "sam"], base="sgd") == [("adam", "adam", "mixstyle"), ("sam", "sgd", "mixstyle")]
+    assert found(virtual="none") == [("adam", "adam", "mixstyle")]
+
+
 def test_settings_of_the_base_depend_on_the_base() -> None:
     block = {"target": "art", "optimizer": "sam", "base": ["adam", "sgd"], "optimizer_settings": {"momentum": [0, 0.9]}}
     found = [(recipe.base, recipe.optimizer_settings) for recipe in expand([block], DOMAINS)]
@@ -134,6 +146,9 @@ def test_data_sets_are_named_once() -> None:
         ({"averaging_settings": {"decay": 0.9}}, "^none has no setting 'decay'; there are none"),
         ({"optimizer": "mecam", "virtual_settings": {"alhpa": 1}}, "^mixstyle has no setting .*did you mean alpha"),
         ({"virtual_settings": {"alpha": 1}}, "needs an optimizer with a virtual domain, got adam"),
+        ({"base": ["adam", "sgd"]}, "base=sgd is not used: adam is not sharpness-aware"),
+        ({"optimizer": ["adam", "sam"], "virtual": "dsu"}, "virtual=dsu is not used: .* have: mecam, thinmecam"),
+        ({"optimizer_settings": {"lr": [0.1, 0.2]}}, r"optimizer_settings.lr=0.2 is not used: .*; give lr \(--lr\)"),
         ({"optimizer": 3, "optimizer_settings": {"rho": 0.1}}, "optimizer=3 is a int"),
     ],
 )

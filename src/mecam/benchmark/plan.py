@@ -71,16 +71,29 @@ def shrink(experiment: Experiment) -> Experiment:
 def expand(blocks: Sequence[Mapping[str, Any]], domains: Mapping[str, Sequence[str]]) -> list[Recipe]:
     """Return every run of the blocks once, by seed and then in their order: a first seed can be compared early.
 
-    `domains` gives those of each data set.
+    `domains` gives those of each data set. An entry that a run does not use is left out of it; one that no run uses is
+    an error.
     """
+    from mecam.training.unused import unused  # which imports torch
+
     recipes: dict[str, Recipe] = {}
+    idle: dict[str, str] = {}
+    used: set[str] = set()
+    plain = recipe.baseline()
     for block in blocks:
-        for values in map(settings.fit, _product(block)):
+        for given in map(settings.fit, _product(block)):
+            reasons = unused(Recipe(**given))
+            values = {name: value for name, value in given.items() if name not in reasons}
+            used.update(name for name, value in values.items() if value != plain.get(name))
+            idle.update({name: reasons[name] for name in given if name in reasons and given[name] != "none"})
             target = values.get("target")
             targets = domains[spelled(values.get("data", "shapes"))] if target == ALL else [target]
             for target in targets:
                 run = Recipe(**{**values, "target": target})
                 recipes.setdefault(run.run_id, run)
+    for name, reason in idle.items():
+        if name not in used:
+            raise RecipeError(reason)
     return sorted(recipes.values(), key=lambda run: run.seed)
 
 

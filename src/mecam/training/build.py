@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from mecam.recipe import Recipe, RecipeError
 from mecam.splits import Part, Split
 from mecam.training import rates
 from mecam.training.feed import Feed
+from mecam.training.unused import check_used, has_meta_pass
 
 # kernels that update all parameters at once, skip a step by a flag on the device, and can be captured
 ON_GPU: dict[str, dict[str, Any]] = {
@@ -73,7 +73,11 @@ def starts_at_random(recipe: Recipe) -> bool:
 
 
 def check_start(recipe: Recipe) -> None:
-    """Refuse to train a large backbone from random weights on the user's data, unless the recipe says so."""
+    """Refuse what only a new run is refused for: unused entries, and random weights nobody asked for.
+
+    A large backbone does not start from random weights on the user's data unless the recipe says so.
+    """
+    check_used(recipe)
     if not find_backbone(recipe.backbone).from_file or recipe.pretrained is not None or recipe.data == SHAPES:
         return
     if starts_at_random(recipe):
@@ -94,7 +98,7 @@ def _check_head(recipe: Recipe) -> None:
         )
     if recipe.augment:
         raise RecipeError("augment=true changes images, and trainable=head trains on features; leave augment out")
-    if _has_meta_pass(recipe) and recipe.virtual != "none":
+    if has_meta_pass(recipe.optimizer) and recipe.virtual != "none":
         raise RecipeError(
             f"virtual={recipe.virtual} acts inside the backbone, and trainable=head trains on its features; "
             "give virtual=none"
@@ -158,7 +162,7 @@ def check(recipe: Recipe, method: Method, sources: int, held_out: int) -> None:
         raise RecipeError(
             f"track={recipe.track} requires a sharpness-aware optimizer; {recipe.optimizer} takes one pass per step"
         )
-    if _has_meta_pass(recipe) and recipe.virtual != "none":
+    if has_meta_pass(recipe.optimizer) and recipe.virtual != "none":
         _check_blocks(recipe, method, sources)
     if below == "adahessian" and method.surgery:
         raise RecipeError(
@@ -182,11 +186,6 @@ def _check_blocks(recipe: Recipe, method: Method, sources: int) -> None:
             f"virtual_settings.domains={blocks!r}, and a batch has {sources} source domains; give that number, or "
             "leave it out for partners from any domain"
         )
-
-
-def _has_meta_pass(recipe: Recipe) -> bool:
-    method = find_optimizer(recipe.optimizer).sharpness_aware
-    return method is not None and "virtual_domain" in inspect.signature(method).parameters
 
 
 def batch_size_error(recipe: Recipe, image_size: int, error: ValueError) -> ValueError:
@@ -266,7 +265,7 @@ def build_optimizer(
     checks: dict[str, Any] = {"model": trained, "nonfinite": "skip" if device.type == "cuda" else recipe.nonfinite}
     if entry.sharpness_aware is None:
         return Plain(groups, partial(create_optimizer, recipe.optimizer, **settings), **checks)
-    if _has_meta_pass(recipe):
+    if has_meta_pass(recipe.optimizer):
         settings["virtual_domain"] = _virtual_domain(recipe, method, network)
     return cast("SharpnessAware", create_optimizer(recipe.optimizer, groups, base=recipe.base, **settings, **checks))
 

@@ -26,6 +26,7 @@ from mecam.training.result import finish, validate
 from mecam.training.run import Run
 from mecam.training.state import load_state_dict, state_dict
 from mecam.training.step import start_tracking, train_step
+from mecam.training.unused import check_used
 from mecam.training.watch import watching
 
 SAVE_EVERY = 60.0  # least seconds between checkpoints: one of a large network takes seconds
@@ -64,6 +65,15 @@ def train(
     if isinstance(data, (Path, str)):
         data, entries["data"] = None, str(data)
     recipe = compose(recipe, entries) if entries or not isinstance(recipe, Recipe) else recipe
+    if not RunFolder(Path(out) / recipe.run_id).exists():
+        check_used(recipe)
+    return carry_out(recipe, out, data=data, device=device, progress=progress, warn=warn)
+
+
+def carry_out(
+    recipe: Recipe, out: Path | str, *, data: DomainSet | None, device: str, progress: Progress | bool, warn: Warn
+) -> RunFolder:
+    """Run or resume a recipe as it is, also one of an earlier version with entries that nothing uses."""
     machine = find_machine(device, recipe.precision, deterministic=recipe.deterministic)
     folder = RunFolder(Path(out) / recipe.run_id)
     if ranks.from_first(folder.is_done()):

@@ -18,7 +18,7 @@ from mecam.data.domains import DomainSet
 from mecam.progress import Progress, silent
 from mecam.recipe import recipe_of
 from mecam.runs import RunError, RunFolder, sessions
-from mecam.training.loop import Warn, train
+from mecam.training.loop import Warn, carry_out
 from mecam.training.reopen import reopen
 
 FILES = ("records.jsonl", "model.safetensors", "predictions.safetensors", "tracking.jsonl")
@@ -71,7 +71,7 @@ def rerun(
         data = reopen(run.path, recipe)
     there = _environments(run)
     with _threads(there[0].get("threads")):
-        again = train(recipe, out, device=device, progress=progress, data=data, warn=warn)
+        again = carry_out(recipe, out, device=device, progress=progress, data=data, warn=warn)
     here = _environments(again)
     surroundings = tuple(_between(there[0], here[0]))
     old, new = (one.read_run().get("fingerprints") for one in (run, again))
