@@ -170,7 +170,7 @@ def test_a_closure_that_returns_nothing_is_refused() -> None:
 def test_a_closure_without_backward_is_refused() -> None:
     model = network()
     optimizer = SAM(model.parameters(), torch.optim.Adam, lr=0.1)
-    with pytest.raises(RuntimeError, match=r"Does it call loss.backward\(\)"):
+    with pytest.raises(RuntimeError, match=r"Was loss.backward\(\) called"):
         optimizer.step(lambda: F.cross_entropy(model(X), Y))
 
 
