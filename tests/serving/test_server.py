@@ -278,6 +278,9 @@ def test_photos_dropped_on_the_page_show_their_classes_as_text(port: int, model:
         items = [item.inner_text().split("\n") for item in tab.locator("li").all()]
         shown = [tab.locator(f"li:nth-child({number}) img").evaluate("img => img.naturalWidth") for number in (1, 3)]
         hacked = tab.evaluate("window.hacked")
+        tab.route("**/predict", lambda route: route.abort())
+        tab.set_input_files("input", [photo])
+        tab.get_by_text("the server does not answer; is mecam serve still running?").wait_for()
         browser.close()
     probabilities = next(model.predictions(photo)).probabilities
     ordered = sorted(probabilities, key=lambda name: -probabilities[name])
