@@ -150,7 +150,7 @@ def test_the_name_of_a_run_says_what_it_is_and_depends_on_everything() -> None:
     for name, value in recipe.to_dict().items():
         other = {"str": "x", "int": 9, "float": 0.5, "bool": value is not True, "dict": {"x": 1}, "NoneType": "x"}
         new = {"selection": "last", "precision": "fp32", "nonfinite": "skip", "freeze_bn": True, "pretrained": True}
-        new |= {"lr_schedule": "cosine", "rho_schedule": "cosine", "trainable": "head"}
+        new |= {"lr_schedule": "cosine", "rho_schedule": "cosine", "trainable": "head", "class_weights": "balanced"}
         changed.append(Recipe(**{**recipe.to_dict(), name: new.get(name, other[type(value).__name__])}))
     assert len({one.run_id for one in changed}) == len(changed)
 

@@ -111,6 +111,9 @@ class Recipe:
     holdout: float = entry(0.2, "Share of each domain that is held out for validation.", least=0, below=1)
     selection: Selection = entry("validation", "How to select the weights; oracle uses the target.")
     balanced: bool = entry(False, "Sample classes evenly.")
+    class_weights: Literal["none", "balanced"] = entry(
+        "none", "Weights of the classes in the classification loss; balanced: as if classes were equally frequent."
+    )
     augment: bool = entry(True, "Augment training images.")
     skip_unreadable: bool = entry(False, "Skip unreadable images and report them.")
     trainable: Trainable = entry("all", "Weights to train; head: on cached features of the frozen backbone.")

@@ -69,6 +69,23 @@ class DomainSampler:
         return part.by_class[part.starts[label] + within]
 
 
+def balanced_weights(
+    labels_per_source: Sequence[NDArray[np.integer]], indices: Sequence[NDArray[np.integer]], classes: int
+) -> Tensor:
+    """Return class weights 1 / (k p), where p is the share of a class in uniform batches, and k classes have images.
+
+    Then the expected weight of every class is 1 / k. Arguments as in `DomainSampler`; a class without images has 0.
+    """
+    counts = (
+        np.bincount(np.asarray(labels)[part], minlength=classes) / len(part)
+        for labels, part in zip(labels_per_source, indices, strict=True)
+    )
+    shares = np.mean(list(counts), axis=0)
+    present = shares > 0
+    weights = np.divide(1, present.sum() * shares, out=np.zeros(classes), where=present)
+    return torch.from_numpy(weights).float()
+
+
 @dataclass(frozen=True)
 class _Part:
     """The training part of one domain, in its own order and sorted by class."""

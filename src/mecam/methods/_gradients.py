@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from mecam.methods.base import Batch
+from mecam.methods.base import Batch, cross_entropy
 
 ADAM_EPS = 1e-8
 Named = dict[str, Tensor]  # by the names of the network's parameters or buffers
@@ -33,7 +32,7 @@ def fill(network: nn.Module, gradients: Mapping[str, Tensor]) -> None:
 def plain_pass(network: nn.Module, batch: Batch) -> Tensor:
     """Return f_B(θ) without a gradient. It is logged, and batch norm's running statistics follow this pass alone."""
     with torch.no_grad():
-        return F.cross_entropy(network(batch.images), batch.labels)
+        return batch.cross_entropy(network(batch.images))
 
 
 def spare_buffers(network: nn.Module) -> Named:
@@ -50,11 +49,16 @@ def gradient_of(loss: Tensor, weights: Mapping[str, Tensor], *, keep_graph: bool
 
 
 def gradient_at(
-    network: nn.Module, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor], images: Tensor, labels: Tensor
+    network: nn.Module,
+    weights: Mapping[str, Tensor],
+    buffers: Mapping[str, Tensor],
+    images: Tensor,
+    labels: Tensor,
+    class_weights: Tensor | None = None,
 ) -> Named:
     """Return ∇ CE on these images at these weights. Running statistics change in `buffers` alone."""
     here = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
-    loss = F.cross_entropy(functional_call(network, {**here, **buffers}, (images,)), labels)
+    loss = cross_entropy(functional_call(network, {**here, **buffers}, (images,)), labels, class_weights)
     return gradient_of(loss, here)
 
 
@@ -83,7 +87,7 @@ def domain_gradients(network: nn.Module, batch: Batch) -> tuple[Tensor, list[Nam
         logits = network(batch.images).chunk(batch.domains)
     losses, gradients = [], []
     for of_domain, labels in zip(logits, batch.labels.chunk(batch.domains), strict=True):
-        loss = F.cross_entropy(of_domain, labels)
+        loss = cross_entropy(of_domain, labels, batch.class_weights)
         gradients.append(gradient_of(loss, weights, keep_graph=together))
         losses.append(loss.detach())
     return torch.stack(losses).mean(), gradients

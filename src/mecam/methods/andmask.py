@@ -21,6 +21,7 @@ class ANDMask(Method):
     """
 
     name = "andmask"
+    weighted = True
     capturable = True
     on_features = True
     hyperparameters = {

@@ -7,7 +7,6 @@ from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from mecam.methods.base import Batch, Method, Setting
 from mecam.models.network import Network
@@ -24,6 +23,7 @@ class ARM(Method):
     """
 
     name = "arm"
+    weighted = True
     capturable = True
     compares = True
     mates = True
@@ -33,7 +33,7 @@ class ARM(Method):
 
     def loss(self, network: Contextual, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         support = support_of(len(batch.labels) // batch.domains)
-        return F.cross_entropy(network(batch.images, support), batch.labels), state
+        return batch.cross_entropy(network(batch.images, support)), state
 
 
 def support_of(images: int) -> int:

@@ -22,12 +22,20 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from mecam.hyperparameters import Hyperparameter
 from mecam.methods.side import Side
 from mecam.models.network import Network
 
 PROTOCOL_STEPS = 5000  # published step counts (anneal, linear_steps) hold in runs of at least this length
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, class_weights: Tensor | None = None) -> Tensor:
+    """Return the mean cross-entropy of the images, each times the weight of its class."""
+    if class_weights is None:
+        return F.cross_entropy(logits, labels)
+    return F.cross_entropy(logits, labels, weight=class_weights, reduction="none").mean()
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,22 @@ class Batch:
     labels: Tensor
     domains: int
     step: int = 0
+    class_weights: Tensor | None = None  # by class; None: 1 for all
+
+    def cross_entropy(self, logits: Tensor) -> Tensor:
+        """Return the mean over the images of their cross-entropy, times the weight of their class."""
+        return cross_entropy(logits, self.labels, self.class_weights)
+
+    def losses(self, logits: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Return the cross-entropy of each image, times the weight of its class; `labels` in place of the batch's."""
+        labels = self.labels if labels is None else labels
+        return F.cross_entropy(logits, labels, weight=self.class_weights, reduction="none")
+
+    def weigh(self, each: Tensor) -> Tensor:
+        """Return a row for each image times the weight of its class."""
+        if self.class_weights is None:
+            return each
+        return each * self.class_weights[self.labels].view(-1, *(1 for _ in each.shape[1:]))
 
     def by_domain(self) -> list[tuple[Tensor, Tensor]]:
         return list(zip(self.images.chunk(self.domains), self.labels.chunk(self.domains), strict=True))
@@ -85,6 +109,7 @@ class Method:
     compares: ClassVar[bool] = False
     mates: ClassVar[bool] = False  # predictions depend on the other images of the batch
     on_features: ClassVar[bool] = False  # trains a head whose input are features of a frozen backbone
+    weighted: ClassVar[bool] = False  # weighs classes: its classification loss is from `Batch`
     optimizer_settings: ClassVar[Mapping[str, Any]] = {}  # Adam's settings by the authors; the recipe has priority
     sides: Mapping[str, Side] = {}  # auxiliary modules such as adversaries, each with its own optimizer; set by `build`
     virtual_domain: Any = None  # has `active()`, which an optimizer enters for its meta pass

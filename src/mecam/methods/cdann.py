@@ -20,6 +20,7 @@ class CDANN(DANN):
     """
 
     name = "cdann"
+    weighted = True
     compares = True
     capturable = True
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from mecam.hyperparameters import Hyperparameter, LogUniform
 from mecam.methods.base import Batch, Method
@@ -20,6 +19,7 @@ class CORAL(Method):
     """
 
     name = "coral"
+    weighted = True
     capturable = True
     sources = 2
     images = 2
@@ -33,7 +33,7 @@ class CORAL(Method):
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         z = network.features(batch.images)
-        loss = F.cross_entropy(network.head(z), batch.labels)
+        loss = batch.cross_entropy(network.head(z))
         return loss + self.gamma * _penalty(z.view(batch.domains, -1, z.shape[1])), state
 
 

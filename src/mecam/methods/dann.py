@@ -25,6 +25,7 @@ class DANN(Method):
     """
 
     name = "dann"
+    weighted = True
     capturable = True
     sources = 2
     hyperparameters = {
@@ -79,7 +80,7 @@ class DANN(Method):
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         z = network.features(batch.images)
-        classified = F.cross_entropy(network.head(z), batch.labels)
+        classified = batch.cross_entropy(network.head(z))
         return classified - self.lam * self.discriminator_loss(self.discriminator.frozen, z, batch), state
 
     def after(self, network: Network, batch: Batch, draw: Any, state: Any) -> Any:

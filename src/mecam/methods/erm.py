@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from mecam.methods.base import Batch, Method
 from mecam.models.network import Network
@@ -15,8 +14,9 @@ class ERM(Method):
     """min CE(h(z), y) on the concatenated batch"""
 
     name = "erm"
+    weighted = True
     capturable = True
     on_features = True
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
-        return F.cross_entropy(network(batch.images), batch.labels), state
+        return batch.cross_entropy(network(batch.images)), state

@@ -31,6 +31,7 @@ class Fish(Method):
     """
 
     name = "fish"
+    weighted = True
     on_features = True
     hyperparameters = {
         "meta_lr": Hyperparameter(
@@ -66,7 +67,7 @@ class Fish(Method):
         total: Named = {name: torch.zeros_like(weight) for name, weight in weights.items()}
         for images, labels in batch.by_domain():
             inner = {name: weight.detach() - self.lr * total[name] for name, weight in weights.items()}
-            gradients = gradient_at(network, inner, buffers, images, labels)
+            gradients = gradient_at(network, inner, buffers, images, labels, batch.class_weights)
             step, state = self._adam(inner, gradients, state)
             for name in total:
                 total[name] += step[name]

@@ -27,6 +27,7 @@ class Fishr(Annealed):
     """
 
     name = "fishr"
+    weighted = True
     capturable = True
     on_features = True
     sources = 2
@@ -56,7 +57,7 @@ class Fishr(Annealed):
         z = network.features(batch.images)
         logits = network.head(z)
         running = self.ema * state + (1 - self.ema) * _variances(z, logits, batch)
-        loss = F.cross_entropy(logits, batch.labels)
+        loss = batch.cross_entropy(logits)
         weight = self.weight(batch.step)
         if weight:
             loss = loss + weight * (running / (1 - self.ema)).var(0, correction=0).mean()
@@ -66,7 +67,7 @@ class Fishr(Annealed):
 def _variances(z: Tensor, logits: Tensor, batch: Batch) -> Tensor:
     """Return the variance of the head's gradient over each domain's images: (domains, classes, features and bias)."""
     each = len(z) // batch.domains
-    errors = (logits.softmax(1) - F.one_hot(batch.labels, logits.shape[1])).view(batch.domains, each, -1).mT
+    errors = batch.weigh(logits.softmax(1) - F.one_hot(batch.labels, logits.shape[1])).view(batch.domains, each, -1).mT
     inputs = torch.cat([z, z.new_ones(len(z), 1)], 1).view(batch.domains, each, -1)
     means: Tensor = errors @ inputs / each
     return errors**2 @ inputs**2 / each - means**2

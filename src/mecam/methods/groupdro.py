@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from mecam.hyperparameters import Hyperparameter, LogUniform
 from mecam.methods.base import Batch, Method, Setting
@@ -23,6 +22,7 @@ class GroupDRO(Method):
     """
 
     name = "groupdro"
+    weighted = True
     capturable = True
     on_features = True
     sources = 2
@@ -42,7 +42,7 @@ class GroupDRO(Method):
         return self.zeros
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Tensor) -> tuple[Tensor, Tensor]:
-        each = F.cross_entropy(network(batch.images), batch.labels, reduction="none")
+        each = batch.losses(network(batch.images))
         losses = each.view(batch.domains, -1).mean(1)
         log_q = (state + self.eta * losses.detach()).log_softmax(0)
         return log_q.exp() @ losses, log_q

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from mecam.methods._anneal import Annealed
 from mecam.methods.base import Batch
@@ -22,6 +21,7 @@ class IRM(Annealed):
     """
 
     name = "irm"
+    weighted = True
     capturable = True
     on_features = True
     images = 2
@@ -36,9 +36,9 @@ class IRM(Annealed):
 
 def penalised(logits: Tensor, batch: Batch, weight: float) -> Tensor:
     """Return mean_d [CE_d + w P_d]."""
-    slopes = _slopes(logits, batch.labels).view(batch.domains, -1)
+    slopes = batch.weigh(_slopes(logits, batch.labels)).view(batch.domains, -1)
     penalty = (slopes[:, ::2].mean(1) * slopes[:, 1::2].mean(1)).mean()
-    return F.cross_entropy(logits, batch.labels) + weight * penalty
+    return batch.cross_entropy(logits) + weight * penalty
 
 
 def _slopes(logits: Tensor, labels: Tensor) -> Tensor:

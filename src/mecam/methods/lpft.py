@@ -22,6 +22,7 @@ class LPFT(ERM):
     """
 
     name = "lpft"
+    weighted = True
     capturable = True
     on_features = False  # a linear probe is its first stage
     hyperparameters = {

@@ -7,7 +7,6 @@ from itertools import permutations
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from mecam.hyperparameters import Hyperparameter, LogUniform, Uniform
 from mecam.methods.base import Batch, Method, Setting
@@ -25,6 +24,7 @@ class MADG(Method):
     """
 
     name = "madg"
+    weighted = True
     sources = 2
     hyperparameters = {
         "lam": Hyperparameter("weight of the discrepancy", search=LogUniform(-2, 0)),
@@ -48,7 +48,7 @@ class MADG(Method):
         logits = network.head(z)
         guess = logits.argmax(1)
         discrepancy = self.discrepancy(self.auxiliary.frozen(z), guess, batch.domains)
-        return F.cross_entropy(logits, batch.labels) + self.lam * discrepancy, [z.detach(), guess]
+        return batch.cross_entropy(logits) + self.lam * discrepancy, [z.detach(), guess]
 
     def after(self, network: Any, batch: Batch, draw: Any, state: list[Tensor]) -> None:
         z, guess = state

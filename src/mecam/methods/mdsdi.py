@@ -29,6 +29,7 @@ class MDSDI(Method):
     """
 
     name = "mdsdi"
+    weighted = True
     sources = 2
     surgery = True
     compares = True
@@ -55,12 +56,12 @@ class MDSDI(Method):
     def loss(self, network: Any, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         """Return L, without the meta loss."""
         z = network.features(batch.images)
-        classified = F.cross_entropy(network.head(z), batch.labels)
+        classified = batch.cross_entropy(network.head(z))
         return classified + self.disentangled(network, batch, z), z.chunk(2, 1)[0].detach()
 
     def gradient(self, network: Any, batch: Batch, draw: Any, state: Any, *, graph: bool = False) -> tuple[Tensor, Any]:
         z = network.features(batch.images)
-        each = F.cross_entropy(network.head(z), batch.labels, reduction="none")
+        each = batch.losses(network.head(z))
         psi = {n: p for n, p in network.named_parameters() if n.startswith(("featurizer.specific.", "head."))}
         slopes = [gradient_of(part.mean(), psi, keep_graph=True) for part in each.chunk(batch.domains)]
         loss = each.mean() + self.disentangled(network, batch, z)
@@ -69,7 +70,7 @@ class MDSDI(Method):
         for held_out, (images, labels) in enumerate(batch.by_domain()):
             rest = _mean([*slopes[:held_out], *slopes[held_out + 1 :]])
             stepped = after_first_adam_step(psi, rest, lr=self.lr, weight_decay=self.weight_decay)
-            there = gradient_at(network, stepped, buffers, images, labels)
+            there = gradient_at(network, stepped, buffers, images, labels, batch.class_weights)
             for name, parameter in psi.items():
                 if parameter.grad is not None:
                     parameter.grad += (rest[name] + there[name]) / batch.domains

@@ -31,6 +31,7 @@ class MIRO(Method):
     """
 
     name = "miro"
+    weighted = True
     capturable = True
     hyperparameters = {"ld": Hyperparameter("weight of the regularizer", search=Choice((0.01, 0.1)))}
 
@@ -49,7 +50,7 @@ class MIRO(Method):
 
     def loss(self, network: Anchored, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         logits, drift = network.with_drift(batch.images)
-        return F.cross_entropy(logits, batch.labels) + self.ld * drift, state
+        return batch.cross_entropy(logits) + self.ld * drift, state
 
 
 class Anchored(nn.Module):

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from mecam import virtual
 from mecam.hyperparameters import Hyperparameter
@@ -33,6 +32,7 @@ class MixStyle(Method):
     """
 
     name = "mixstyle"
+    weighted = True
     capturable = True
     hyperparameters = {
         "p": Hyperparameter("probability that a stage mixes a batch", high=1),
@@ -58,7 +58,7 @@ class MixStyle(Method):
     def loss(self, network: Network, batch: Batch, draw: Numbers, state: Any) -> tuple[Tensor, Any]:
         self.styles.numbers = dict(zip(self.stages, zip(*draw, strict=True), strict=True))
         with self.styles.active():
-            return F.cross_entropy(network(batch.images), batch.labels), state
+            return batch.cross_entropy(network(batch.images)), state
 
 
 class _AsDrawn(virtual.MixStyle):

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from mecam.hyperparameters import Hyperparameter, LogUniform
 from mecam.methods.base import Batch, Method
@@ -22,6 +21,7 @@ class Mixup(Method):
     """
 
     name = "mixup"
+    weighted = True
     capturable = True
     sources = 2
     hyperparameters = {
@@ -49,6 +49,6 @@ class Mixup(Method):
     def loss(self, network: Network, batch: Batch, draw: tuple[Tensor, Tensor], state: Any) -> tuple[Tensor, Any]:
         partners, shares = draw
         logits = network(torch.lerp(batch.images[partners], batch.images, shares.view(-1, 1, 1, 1)))
-        own = F.cross_entropy(logits, batch.labels, reduction="none")
-        other = F.cross_entropy(logits, batch.labels[partners], reduction="none")
+        own = batch.losses(logits)
+        other = batch.losses(logits, batch.labels[partners])
         return torch.lerp(other, own, shares).mean(), state

@@ -25,6 +25,7 @@ class MLDG(Method):
     """
 
     name = "mldg"
+    weighted = True
     on_features = True
     hyperparameters = {
         "beta": Hyperparameter("weight of the meta-test gradient", search=LogUniform(-1, 1)),
@@ -56,9 +57,9 @@ class MLDG(Method):
         first_test = max(1, batch.domains - self.meta_test)
         total: Named = {name: torch.zeros_like(weight) for name, weight in weights.items()}
         for i, j in zip(draw[:first_test], cycle(draw[first_test:])):
-            train = gradient_at(network, weights, buffers, *domains[i])
+            train = gradient_at(network, weights, buffers, *domains[i], batch.class_weights)
             stepped = after_first_adam_step(weights, train, lr=self.lr, weight_decay=self.weight_decay)
-            test = gradient_at(network, stepped, buffers, *domains[j])
+            test = gradient_at(network, stepped, buffers, *domains[j], batch.class_weights)
             for name in total:
                 total[name] += (train[name] + self.beta * test[name]) / batch.domains
         fill(network, total)

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from mecam.hyperparameters import Hyperparameter, LogUniform
 from mecam.methods.base import Batch, Method
@@ -21,6 +20,7 @@ class MMD(Method):
     """
 
     name = "mmd"
+    weighted = True
     capturable = True
     sources = 2
     compares = True
@@ -33,7 +33,7 @@ class MMD(Method):
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         z = network.features(batch.images)
-        loss = F.cross_entropy(network.head(z), batch.labels)
+        loss = batch.cross_entropy(network.head(z))
         blocks = kernel(z).view(batch.domains, len(z) // batch.domains, batch.domains, -1)
         return loss + self.gamma * mean_over_pairs(blocks.mean((1, 3))), state
 

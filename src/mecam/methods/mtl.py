@@ -6,7 +6,6 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from mecam.hyperparameters import Choice, Hyperparameter
 from mecam.methods.base import Batch, Method, Setting
@@ -20,6 +19,7 @@ class MTL(Method):
     """
 
     name = "mtl"
+    weighted = True
     capturable = True
     compares = True
     mates = True
@@ -48,7 +48,7 @@ class MTL(Method):
         mean = z.view(batch.domains, -1, z.shape[1]).mean(1)
         embeddings = self.ema * mean + (1 - self.ema) * state
         shown = embeddings[batch.domain_labels()] if draw is None else draw.to(z)
-        return batch.domains * F.cross_entropy(network.classify(z, shown), batch.labels), embeddings.detach()
+        return batch.domains * batch.cross_entropy(network.classify(z, shown)), embeddings.detach()
 
 
 class Embedded(nn.Module):

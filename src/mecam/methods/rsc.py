@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from mecam.hyperparameters import Hyperparameter, Uniform
 from mecam.methods.base import Batch, Method
@@ -23,6 +22,7 @@ class RSC(Method):
     """
 
     name = "rsc"
+    weighted = True
     capturable = True
     on_features = True
     compares = True
@@ -40,7 +40,7 @@ class RSC(Method):
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         z = network.features(batch.images)
-        return F.cross_entropy(network.head(z * self._kept(network.head, z, batch.labels)), batch.labels), state
+        return batch.cross_entropy(network.head(z * self._kept(network.head, z, batch.labels))), state
 
     @torch.no_grad()
     def _kept(self, head: nn.Linear, z: Tensor, labels: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ class SagNet(Method):
     """
 
     name = "sagnet"
+    weighted = True
     capturable = True
     hyperparameters = {
         "w": Hyperparameter("weight of the adversary", search=LogUniform(-2, 1)),
@@ -55,7 +56,7 @@ class SagNet(Method):
         mixed_mean, mixed_variance = (share * s + (1 - share) * s[style] for s in (mean, variance))
         restyled = normal * (mixed_variance + EPSILON).sqrt() + mixed_mean
         style_alone = normal[content].detach() * (variance + EPSILON).sqrt() + mean
-        classified = F.cross_entropy(network.head(restyled), batch.labels)
+        classified = batch.cross_entropy(network.head(restyled))
         confused = -F.log_softmax(self.style_head.frozen(style_alone), 1).mean()
         return classified + self.w * confused, style_alone.detach()
 

@@ -19,6 +19,7 @@ class SANDMask(ANDMask):
     """
 
     name = "sandmask"
+    weighted = True
     capturable = True
     on_features = True
     hyperparameters = {

@@ -44,6 +44,7 @@ class SelfReg(Method):
     """
 
     name = "selfreg"
+    weighted = True
     capturable = True
     images = 2  # the projector's batch norm needs two images
     compares = True
@@ -63,7 +64,7 @@ class SelfReg(Method):
         lam, second, third = draw
         z = network.network.features(batch.images)
         logits = network.network.head(z)
-        loss = F.cross_entropy(logits, batch.labels)
+        loss = batch.cross_entropy(logits)
 
         def distance(own: Tensor, other: Tensor) -> Tensor:
             mixed = lam * other[second] + (1 - lam) * other[third]

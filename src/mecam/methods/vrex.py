@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from mecam.methods._anneal import Annealed
 from mecam.methods.base import Batch
@@ -19,6 +18,7 @@ class VREx(Annealed):
     """
 
     name = "vrex"
+    weighted = True
     capturable = True
     on_features = True
     sources = 2
@@ -28,6 +28,6 @@ class VREx(Annealed):
         super().__init__(lam=lam, anneal=anneal)
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
-        each = F.cross_entropy(network(batch.images), batch.labels, reduction="none")
+        each = batch.losses(network(batch.images))
         losses = each.view(batch.domains, -1).mean(1)
         return losses.mean() + self.weight(batch.step) * losses.var(correction=0), state

@@ -18,7 +18,7 @@ from mecam import averaging, methods, ranks, virtual
 from mecam.data.augment import Augmentation
 from mecam.data.domains import DomainSet
 from mecam.data.open import SHAPES
-from mecam.data.sampling import DomainSampler
+from mecam.data.sampling import DomainSampler, balanced_weights
 from mecam.data.splits import seed_hash
 from mecam.methods import Method
 from mecam.models.network import RANDOM, Network
@@ -62,8 +62,24 @@ def check_parts(recipe: Recipe) -> None:
     except TypeError as error:  # a setting that is not known, or of another type
         raise RecipeError(f"a setting does not fit: {error}; mecam list --verbose shows them all") from error
     rates.check(recipe)
+    if recipe.class_weights != "none":
+        _check_class_weights(recipe)
     if recipe.trainable == "head":
         _check_head(recipe)
+
+
+def _check_class_weights(recipe: Recipe) -> None:
+    """Refuse class weights that a method does not use, or that sampling already replaces."""
+    if not methods.METHODS.find(recipe.method).weighted:
+        raise RecipeError(
+            f"class_weights={recipe.class_weights}: {recipe.method} does not weigh classes. Let its loss use "
+            "batch.cross_entropy and set weighted = True, or give class_weights=none"
+        )
+    if recipe.balanced:
+        raise RecipeError(
+            f"balanced=true samples classes evenly and class_weights={recipe.class_weights} weighs them; "
+            "give one of them"
+        )
 
 
 def starts_at_random(recipe: Recipe) -> bool:
@@ -230,9 +246,11 @@ def build_feed(
     device: torch.device,
 ) -> Feed:
     """Build the stream of training batches."""
+    labels = [data.labels(d) for d in sources]
+    parts = [splits[Split(data.domains[d], Part.TRAINING)] for d in sources]
     sampler = DomainSampler(
-        [data.labels(d) for d in sources],
-        [splits[Split(data.domains[d], Part.TRAINING)] for d in sources],
+        labels,
+        parts,
         recipe.batch,
         torch.Generator().manual_seed(seed_hash(recipe.seed, "batches")),
         recipe.balanced,
@@ -246,6 +264,7 @@ def build_feed(
         device=device,
         seed=seed_hash(recipe.seed, "augmentation", ranks.rank()),
         capture=recipe.capture,
+        class_weights=None if recipe.class_weights == "none" else balanced_weights(labels, parts, len(data.classes)),
     )
 
 

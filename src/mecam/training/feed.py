@@ -54,9 +54,11 @@ class Feed:
         device: torch.device,
         seed: int,
         capture: bool = True,
+        class_weights: Tensor | None = None,
     ) -> None:
         self.data, self.sources, self.sampler, self.augmentation = data, list(sources), sampler, augmentation
         self.device = device
+        self.class_weights = None if class_weights is None else class_weights.to(device)
         self.generator = torch.Generator(device).manual_seed(seed)
         self.resident = resident(data, device)
         self.labels = [torch.from_numpy(np.array(data.labels(d))) for d in self.sources]
@@ -74,7 +76,7 @@ class Feed:
             self._from_host(drawn) if drawn.images is not None else self._look_up(self._there(drawn.indices))
         )
         self.state = State(drawn.sampler, self.generator.get_state())
-        return Batch(images, labels, len(self.sources), step)
+        return Batch(images, labels, len(self.sources), step, self.class_weights)
 
     def names(self, state: State) -> list[str]:
         """Return the names of the images that this process draws next in this state."""

@@ -129,8 +129,8 @@ def _captured_pass(run: Run, batch: Batch, draw: Any, state: Any) -> tuple[Tenso
 def _replay(run: Run, function: Callable[..., Any], batch: Batch, draw: Any, state: Any, kind: Hashable = None) -> Any:
     graphs = run.captures.graphs
     if kind not in graphs:
-        domains, step = batch.domains, batch.step
-        graphs[kind] = Captured(lambda x, y, *rest: function(run, Batch(x, y, domains, step), *rest))
+        constant = batch.domains, batch.step, batch.class_weights
+        graphs[kind] = Captured(lambda x, y, *rest: function(run, Batch(x, y, *constant), *rest))
     return graphs[kind](*on_device((batch.images, batch.labels, draw, state), run.machine.device))
 
 
