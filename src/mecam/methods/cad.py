@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from mecam.hyperparameters import Choice, Hyperparameter
 from mecam.methods.base import Batch, Method
@@ -24,6 +23,7 @@ class CAD(Method):
     """
 
     name = "cad"
+    weighted = True
     capturable = True
     sources = 2
     compares = True
@@ -42,7 +42,7 @@ class CAD(Method):
         others = self.compared(batch.labels)
         elsewhere = others & (domains[:, None] != domains)
         bottleneck = self.temperature / BASE_TEMPERATURE * _mean_log_share(similar, elsewhere, others)
-        return F.cross_entropy(network.head(z), batch.labels) - self.lam * bottleneck, state
+        return batch.cross_entropy(network.head(z)) - self.lam * bottleneck, state
 
     def compared(self, labels: Tensor) -> Tensor:
         """Return which images (columns) each image (row) is compared with."""

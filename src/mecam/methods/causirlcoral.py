@@ -16,6 +16,7 @@ class CausIRLCORAL(CausIRLMMD):
     """
 
     name = "causirlcoral"
+    weighted = True
     capturable = True
     hyperparameters = {"gamma": replace(CausIRLMMD.hyperparameters["gamma"], meaning="weight of the differences")}
 

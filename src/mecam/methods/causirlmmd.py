@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from mecam.hyperparameters import Hyperparameter, LogUniform
 from mecam.methods.base import Batch, Method
@@ -24,6 +23,7 @@ class CausIRLMMD(Method):
     """
 
     name = "causirlmmd"
+    weighted = True
     capturable = True
     sources = 2
     images = 2
@@ -47,7 +47,7 @@ class CausIRLMMD(Method):
         second = 1 - first
         exist = (first.sum() > 1) & (second.sum() > 1)
         penalty = self.distance(z, first / first.sum().clamp(min=1), second / second.sum().clamp(min=1))
-        return F.cross_entropy(network.head(z), batch.labels) + self.gamma * exist * penalty, state
+        return batch.cross_entropy(network.head(z)) + self.gamma * exist * penalty, state
 
     def distance(self, z: Tensor, first: Tensor, second: Tensor) -> Tensor:
         """Return the discrepancy of two groups, each given by the share of every image in its mean."""

@@ -17,6 +17,7 @@ class CondCAD(CAD):
     """
 
     name = "condcad"
+    weighted = True
     capturable = True
 
     def compared(self, labels: Tensor) -> Tensor:

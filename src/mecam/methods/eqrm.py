@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from mecam.hyperparameters import Hyperparameter, LogUniform, Uniform
 from mecam.methods._anneal import Annealed, rate_after
@@ -31,6 +30,7 @@ class EQRM(Annealed):
     """
 
     name = "eqrm"
+    weighted = True
     capturable = True
     on_features = True
     sources = 2
@@ -64,7 +64,7 @@ class EQRM(Annealed):
         return [self.late_rate if step >= self.start else 1.0]
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
-        each = F.cross_entropy(network(batch.images), batch.labels, reduction="none")
+        each = batch.losses(network(batch.images))
         risks = each.view(batch.domains, -1).mean(1)
         return risks.mean() if batch.step < self.start else _quantile(risks, self.quantile), state
 

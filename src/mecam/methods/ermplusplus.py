@@ -14,4 +14,5 @@ class ERMPlusPlus(LPFT):
     """
 
     name = "ermplusplus"
+    weighted = True
     capturable = True

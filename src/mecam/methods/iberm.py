@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from mecam.methods._anneal import Annealed
 from mecam.methods.base import Batch
@@ -19,6 +18,7 @@ class IBERM(Annealed):
     """
 
     name = "iberm"
+    weighted = True
     capturable = True
     images = 2
     compares = True
@@ -29,7 +29,7 @@ class IBERM(Annealed):
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         z = network.features(batch.images)
-        loss = F.cross_entropy(network.head(z), batch.labels)
+        loss = batch.cross_entropy(network.head(z))
         return loss + self.weight(batch.step) * bottleneck(z, batch.domains), state
 
 

@@ -20,6 +20,7 @@ class IBIRM(IRM):
     """
 
     name = "ibirm"
+    weighted = True
     capturable = True
     on_features = False
     hyperparameters = {

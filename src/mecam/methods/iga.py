@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from mecam.hyperparameters import Hyperparameter, LogUniform
 from mecam.methods._gradients import trained
@@ -24,6 +23,7 @@ class IGA(Method):
     """
 
     name = "iga"
+    weighted = True
     sources = 2
     compares = True
     on_features = True
@@ -36,7 +36,7 @@ class IGA(Method):
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         weights = list(trained(network).values())
-        each = F.cross_entropy(network(batch.images), batch.labels, reduction="none")
+        each = batch.losses(network(batch.images))
         losses = each.view(batch.domains, -1).mean(1)
         gradients = [torch.autograd.grad(loss, weights, create_graph=True) for loss in losses]
         spread = sum(

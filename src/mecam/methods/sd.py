@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from mecam.hyperparameters import Hyperparameter, LogUniform
 from mecam.methods.base import Batch, Method
@@ -19,6 +18,7 @@ class SD(Method):
     """
 
     name = "sd"
+    weighted = True
     capturable = True
     on_features = True
     hyperparameters = {
@@ -30,4 +30,4 @@ class SD(Method):
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         logits = network(batch.images)
-        return F.cross_entropy(logits, batch.labels) + self.lam * logits.square().mean(), state
+        return batch.cross_entropy(logits) + self.lam * logits.square().mean(), state

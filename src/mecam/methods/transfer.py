@@ -24,6 +24,7 @@ class Transfer(Method):
     """
 
     name = "transfer"
+    weighted = True
     capturable = True
     on_features = True
     sources = 2
@@ -47,7 +48,7 @@ class Transfer(Method):
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Tensor) -> tuple[Tensor, Tensor]:
         z = network.features(batch.images)
-        loss = F.cross_entropy(network.head(z), batch.labels) + self.lam * _gap(state, z, batch)
+        loss = batch.cross_entropy(network.head(z)) + self.lam * _gap(state, z, batch)
         return loss, self._worst_head(_weights(network.head), z.detach(), batch)
 
     def _worst_head(self, center: Tensor, z: Tensor, batch: Batch) -> Tensor:
@@ -69,6 +70,6 @@ def _weights(head: nn.Linear) -> Tensor:
 
 def _gap(head: Tensor, z: Tensor, batch: Batch) -> Tensor:
     """Return the difference between the largest and the smallest loss of a domain."""
-    each = F.cross_entropy(F.linear(z, head[:, :-1], head[:, -1]), batch.labels, reduction="none")
+    each = batch.losses(F.linear(z, head[:, :-1], head[:, -1]))
     losses = each.view(batch.domains, -1).mean(1)
     return losses.amax() - losses.amin()

@@ -24,6 +24,7 @@ class URM(Method):
     """
 
     name = "urm"
+    weighted = True
     capturable = True
     hyperparameters = {
         "lam": Hyperparameter("weight of the adversary", search=Uniform(0, 0.2)),
@@ -54,7 +55,7 @@ class URM(Method):
     def loss(self, network: Bounded, batch: Batch, draw: Tensor, state: Any) -> tuple[Tensor, Tensor]:
         z = network.features(batch.images)
         fooled = F.softplus(-self.discriminator.frozen(z)).mean()
-        return F.cross_entropy(network.classify(z), batch.labels) + self.lam * fooled, z.detach()
+        return batch.cross_entropy(network.classify(z)) + self.lam * fooled, z.detach()
 
     def after(self, network: Any, batch: Batch, draw: Tensor, state: Tensor) -> None:
         noise, z = self.discriminator.module(torch.cat([draw.to(state), state])).chunk(2)

@@ -72,8 +72,8 @@ def _check_class_weights(recipe: Recipe) -> None:
     """Refuse class weights that a method does not use, or that sampling already replaces."""
     if not methods.METHODS.find(recipe.method).weighted:
         raise RecipeError(
-            f"class_weights={recipe.class_weights}: {recipe.method} does not weigh classes. Let its loss use "
-            "batch.cross_entropy and set weighted = True, or give class_weights=none"
+            f"class_weights={recipe.class_weights}: {recipe.method} does not weigh classes; choose another method, or "
+            "balanced=true. A method of your own weighs them by batch.cross_entropy, and says so by weighted = True"
         )
     if recipe.balanced:
         raise RecipeError(
