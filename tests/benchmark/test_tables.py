@@ -95,6 +95,24 @@ def test_a_finished_network_of_nan_is_left_out(tmp_path: Path) -> None:
     assert "outputs of its network are not finite (NaN or infinity)" in problem
 
 
+def test_any_name_of_a_domain_is_only_a_name(tmp_path: Path) -> None:
+    accuracies = {"None": 0.5, "all": 0.6, "average": 0.7, "average (domain)": 0.8, "balanced": 0.9}
+    for target, accuracy in accuracies.items():
+        write_run(tmp_path, accuracy, target=target)
+    write_run(tmp_path, 0.1, target=None)  # has no row
+    records = {record["target"]: record for record in json.loads(text_of(tmp_path, form="json")[0])}
+    assert {target: (round(record["mean"]), record["runs"]) for target, record in records.items()} == {
+        "None": (50, 1),
+        "all": (60, 1),
+        "average (domain)": (70, 1),
+        "average (domain) (domain)": (80, 1),
+        "balanced": (90, 1),
+        "average": (70, 5),
+    }
+    for form in ("terminal", "markdown", "latex", "csv"):
+        assert "average (domain) (domain)" in text_of(tmp_path, form=form)[0]
+
+
 def test_missing_runs_are_said(tmp_path: Path) -> None:
     fill(tmp_path)
     write_run(tmp_path, None, optimizer="sam", target="art", seed=0)

@@ -81,7 +81,7 @@ class Row:
         return {
             **({} if self.key is None else asdict(self.key)),
             "runs": len(self.runs),
-            "targets": sorted({str(result.recipe.target) for result in self.results}),
+            "targets": sorted({result.target for result in self.results} - {""}),
             "seeds": sorted({result.recipe.seed for result in self.results}),
             "loss": self.spread("loss").to_dict(),
             "gradient_norm": self.spread("gradient_norm").to_dict(),
@@ -157,7 +157,7 @@ def incomparable(rows: Mapping[str, Row]) -> str | None:
         "image size": [recipe.image_size for recipe in recipes],
         "holdout": [recipe.holdout for recipe in recipes],
         "split": [run.data for row in rows.values() for run in row.runs],
-        "targets or seeds": [sorted((r.target, r.recipe.seed) for r in row.results) for row in rows.values()],
+        "targets or seeds": [sorted((run.target, run.recipe.seed) for run in row.results) for row in rows.values()],
         "radii": [row.radii for row in rows.values()],
         "number of images": [sorted(run.samples for run in row.runs) for row in rows.values()],
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from mecam.splits import Part, Split, balanced_accuracy, is_about, percent, summ
 DAMAGE = (ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged or foreign JSON file may end in
 AGAIN = "to run it again, remove that folder"
 NAMED = 3  # runs in a note
+AVERAGE, SUFFIX = "average", " (domain)"  # the target in tables of the average over a data set's targets
 Accuracy = Literal["selected", "balanced", "second-half"]
 ACCURACIES: tuple[Accuracy, ...] = get_args(Accuracy)
 NOTES: dict[str, str] = {
@@ -51,7 +53,8 @@ class Result:
 
     @property
     def target(self) -> str:
-        return str(self.recipe.target)
+        """The name of the target in tables; "" without one."""
+        return target_name(self.recipe.target or "")
 
     @property
     def variant(self) -> dict[str, Any]:
@@ -63,6 +66,11 @@ class Result:
             elif name not in ("data", "target", "method", "optimizer", "averaging", "seed"):
                 flat[name] = value
         return flat
+
+
+def target_name(domain: str) -> str:
+    """Return the name of a domain in tables. A domain that is called average has a suffix there."""
+    return f"{domain}{SUFFIX}" if re.fullmatch(rf"{AVERAGE}(?:{re.escape(SUFFIX)})*", domain) else domain
 
 
 def read(out: Path | str, *, accuracy: Accuracy = "selected") -> tuple[list[Result], list[str]]:
@@ -140,7 +148,7 @@ def _of_record(path: Path, record: Record, half: bool) -> Result:
 
 def _classes(splits: Mapping[str, Any], target: str | None) -> int:
     """Return the number of classes that have images in the training part of the target; 0 if it is not stored."""
-    recall = splits.get(str(Split(str(target), Part.TRAINING)), {}).get("recall", ())
+    recall = () if target is None else splits.get(str(Split(target, Part.TRAINING)), {}).get("recall", ())
     return sum(value is not None for value in recall)
 
 

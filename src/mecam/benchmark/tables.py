@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from mecam.benchmark.results import AVERAGE as AVERAGE
 from mecam.benchmark.results import Result
 from mecam.recipe import is_variant
 
-AVERAGE = "average"
 Spread = Literal["stderr", "std", "interval"]
 Select = Literal["none", "shared", "target"]
 

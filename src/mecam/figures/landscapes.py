@@ -58,7 +58,7 @@ def values(out: Path, results: Sequence[Result]) -> Landscapes:
     }
     first = shown[0].results[0]
     split = str(next(iter(grids.values())).setting.get("split"))
-    return Landscapes(first.data, str(first.recipe.target), first.recipe.seed, split, grids)
+    return Landscapes(first.data, first.target, first.recipe.seed, split, grids)
 
 
 def _worth(group: Mapping[Path, tuple[Result, Landscape]]) -> tuple[int, bool, int]:

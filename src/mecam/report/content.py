@@ -184,7 +184,8 @@ def _run(
     environment = stored if isinstance(stored, dict) else {}
     if environment not in environments:
         environments.append(environment)
-    scored, rest = (_images(outcome, str(Split(result.target, part))) for part in (Part.TRAINING, Part.HELD_OUT))
+    domain = str(result.recipe.target)
+    scored, rest = (_images(outcome, str(Split(domain, part))) for part in (Part.TRAINING, Part.HELD_OUT))
     return {
         "id": folder.path.name,
         "target": result.target,
@@ -198,7 +199,7 @@ def _run(
         "toml": toml(result.recipe),
         "environment": environments.index(environment),
         "fingerprint": outcome.get("data"),
-        "curve": _tried(notes, result.path, lambda: curve(folder.read_records(), result.target)),
+        "curve": _tried(notes, result.path, lambda: curve(folder.read_records(), domain)),
         "schedule": _tried(notes, result.path, schedule, result.recipe),
         "predictions": None if shown is None else shown.content,
     }

@@ -16,7 +16,7 @@ POINTS = 41  # per curve; more cannot be distinguished on a page
 Number = float | None  # None: not finite, or not known
 
 
-def curve(records: Sequence[Mapping[str, Any]], target: str) -> dict[str, Any]:
+def curve(records: Sequence[Mapping[str, Any]], target: str | None) -> dict[str, Any]:
     """Return the curve of these records, with first and last point.
 
     Accuracies are in percent; those of the source are the mean over the sources' held-out parts.

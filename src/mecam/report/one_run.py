@@ -57,7 +57,7 @@ def one_run_page(folder: RunFolder, *, images: bool = True) -> tuple[str, list[s
         "<h2>Domains</h2>",
         table(_split_rows(splits, recipe.target)),
     ]
-    parts += [*mistakes, "<h2>Evaluations</h2>", _evaluations(curve(records, str(recipe.target)), recipe.target)]
+    parts += [*mistakes, "<h2>Evaluations</h2>", _evaluations(curve(records, recipe.target), recipe.target)]
     parts += ["<h2>Command</h2>", _code(command(recipe)), "<h2>Recipe</h2>", _code(toml(recipe))]
     environment = folder.read_run().get("environment")
     if isinstance(environment, dict):
