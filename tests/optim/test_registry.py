@@ -116,8 +116,9 @@ def test_closures_work_with_plain_optimizers_too() -> None:
     assert optimizer.step(closure_for(optimizer, model, X, Y)).item() > 0
 
 
-@pytest.mark.usefixtures("own_parts")
-def test_a_registered_plain_optimizer_is_also_a_base() -> None:
+def test_a_registered_plain_optimizer_is_also_a_base(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OPTIMIZERS, "_items", dict(OPTIMIZERS))  # forgotten afterwards
+
     @register
     class Slow(torch.optim.SGD):
         """SGD at half the speed.
