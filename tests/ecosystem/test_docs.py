@@ -23,12 +23,16 @@ def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     from fastai.basics import DataLoader, DataLoaders
 
     monkeypatch.chdir(tmp_path)
+    images, labels = dataset(torch.float32).tensors
     data = DataLoader(dataset(torch.float32), bs=SIZE, num_workers=0)
     names: dict[str, Any] = {
         "torch": torch,
         "SAM": SAM,
         "dls": DataLoaders(data, data, device="cpu"),
         "model": network(torch.float32),
+        "images": images.numpy(),
+        "labels": labels.numpy(),
+        "loader": [(images, labels)],
         "loss_function": F.cross_entropy,
     }
     for number, block in enumerate(block for block in blocks(page) if block.language == "py"):
