@@ -9,7 +9,7 @@ The batches are those of training, without augmentation and dropout. The rows ar
 - the meta pass alone:    beta ‖∇m(θ−δ) − ∇f(θ)‖
 - both gaps:              ‖alpha ∇f(θ+δ) + beta ∇m(θ−δ) − (alpha + beta) ∇f(θ)‖
 
-The last row is the loss gap that ThinMeCAM's gate uses, (alpha (f(θ+δ) − f(θ)) + beta (m(θ−δ) − f(θ))) / f(θ).
+The last row is the gap of the losses, (alpha (f(θ+δ) − f(θ)) + beta (m(θ−δ) − f(θ))) / f(θ).
 
 Where an expansion in rho holds, the first row grows like rho, and the second, with alpha = beta, like rho².
 """

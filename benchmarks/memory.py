@@ -31,7 +31,7 @@ OTHER_SAM = "pytorch_optimizer.SAM"
 NAMES = ["adam", *(name for name, entry in OPTIMIZERS.items() if entry.sharpness_aware is not None), OTHER_SAM]
 STEPS = 4
 # the measured steps include both kinds
-SETTINGS: dict[str, dict[str, Any]] = {"looksam": {"k": 2}, "thinmecam": {"every": 2}}
+SETTINGS: dict[str, dict[str, Any]] = {"looksam": {"k": 2}}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -10,7 +10,7 @@ this program's processor time instead of wall time.
 
 Every step is complete: clear the gradients, forward, backward, update. All optimizers share one network, given as
 model=, each with its own Adam as base. "mecam+mixstyle" has its own copy with MixStyle after layer1 and layer2.
-LookSAM, which takes two passes in one of ten steps, is timed over ten steps, ThinMeCAM over three.
+LookSAM, which takes two passes in one of ten steps, is timed over ten steps.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from mecam.virtual import MixStyle
 
 OTHER_SAM = "pytorch_optimizer.SAM"
 STYLED = "mecam+mixstyle"
-METHODS = [name for name, entry in OPTIMIZERS.items() if entry.sharpness_aware is not None]
+METHODS = [name for name, entry in OPTIMIZERS.items() if entry.sharpness_aware is not None and not entry.stands_for]
 NAMES = [*METHODS, STYLED, OTHER_SAM]
-PERIODS = {"looksam": "k", "thinmecam": "every"}  # the setting with the period in steps
+PERIODS = {"looksam": "k"}  # the setting with the period in steps
 LEARNING_RATE = 1e-6
 WARM_UP = 2
 QUIET = 0.03  # a share of the processors used by other programs up to which a machine counts as idle

@@ -35,7 +35,7 @@ RUNS = {  # targets x seeds x rows, summed over the data sets
     "pacs_main": 4 * 3 * 12,
     "pacs_long": 4 * 3,
     "pacs_parts": 4 * 3 * 12,
-    "pacs_beyond": 4 * 3 * 10,
+    "pacs_beyond": 4 * 3 * 7,
     "pacs_resnet50": 4 * 3 * 10,
 }
 

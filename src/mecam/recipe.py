@@ -45,6 +45,7 @@ HEAD: dict[str, Any] = {
 FROM_SCRATCH = {
     "irm": {"lam": 1.0},
     "fishr": {"lam": 100.0},
+    "iga": {"lam": 1.0},
     "iberm": {"lam": 1.0},
     "ibirm": {"lam": 1.0, "ib_lam": 1.0},
 }

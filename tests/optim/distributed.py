@@ -29,7 +29,6 @@ from mecam.optim import (
     WSAM,
     LookSAM,
     MeCAM,
-    ThinMeCAM,
 )
 
 # every method, at radii that bend its update far more than rounding does
@@ -46,10 +45,7 @@ METHODS = {
     "esam": partial(ESAM, rho=0.4, beta=0.5),
     "looksam": partial(LookSAM, rho=0.4, k=2),
     "wsam": partial(WSAM, rho=0.4, gamma=0.7),
-    "thinmecam": partial(ThinMeCAM, rho=0.4, alpha=0.4, beta=0.3, every=2),
-    "thinmecam gated": partial(
-        ThinMeCAM, rho=0.4, alpha=0.4, beta=0.3, every=3, gate=0.05
-    ),  # between the gaps of the two ranks
+    "mecam, every 2": partial(MeCAM, rho=0.4, alpha=0.4, beta=0.3, every=2),
     "wsam coupled": partial(WSAM, rho=0.4, gamma=0.7, decouple=False),
 }
 # imported once, by the server that all processes of a test session are forked from: that takes longer than the tests

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mecam.optim import ESAM, FSAM, OPTIMIZERS, SAM, WSAM, LookSAM, MeCAM, SharpnessAware, ThinMeCAM
+from mecam.optim import ESAM, FSAM, OPTIMIZERS, SAM, WSAM, LookSAM, MeCAM, SharpnessAware
 from tests.optim.flat import batch, network
 
 METHODS = [entry.sharpness_aware for entry in OPTIMIZERS.values() if entry.sharpness_aware is not None]
@@ -22,7 +22,7 @@ def scaler_for(scale: float = 2.0**10) -> torch.amp.GradScaler:
 
 
 def build(method: type[SharpnessAware], model: nn.Module, base: Any = torch.optim.Adam, **options: Any) -> Any:
-    extra = {LookSAM: {"k": 2}, ThinMeCAM: {"every": 2}}.get(method, {})  # these look in steps 0, 2, ...
+    extra = {LookSAM: {"k": 2}}.get(method, {})  # these look in steps 0, 2, ...
     return method(model.parameters(), base, lr=0.05, **extra, **options)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mecam.optim import SAM, LookSAM, MeCAM, RhoSchedule, SharpnessAware, ThinMeCAM, create, linear
+from mecam.optim import SAM, LookSAM, MeCAM, RhoSchedule, SharpnessAware, create, linear
 from tests.optim.flat import batch, closure_for, flatten, network
 from tests.optim.test_passes import METHODS
 
@@ -35,7 +35,7 @@ class TestClashes:
     @pytest.mark.parametrize("method", METHODS)
     def test_a_function_keeps_both_apart(self, method: type[SharpnessAware]) -> None:
         names = (*method.hyperparameters, *method.counters, *method.notes)
-        extra = {LookSAM: {"k": 2}, ThinMeCAM: {"every": 2, "gate": 0.01}}.get(method, {})
+        extra = {LookSAM: {"k": 2}}.get(method, {})
         a, b = network(), network()
         one = method(a.parameters(), torch.optim.SGD, lr=0.1, **extra)
         two = method(b.parameters(), lambda p: Renamed(p, 0.1, names), **extra)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mecam.optim import FSAM, GAM, SAM, LookSAM, MeCAM, SharpnessAware, ThinMeCAM
+from mecam.optim import FSAM, GAM, SAM, LookSAM, MeCAM, SharpnessAware
 from tests.optim.flat import batch, closure_for, flatten, network
 from tests.optim.test_passes import GENERIC, METHODS
 
@@ -33,7 +33,7 @@ torch.save(saved, sys.argv[2])
 def build(method: type[SharpnessAware], base: str) -> tuple[nn.Sequential, SharpnessAware]:
     model = network()
     optimizer_class, settings = BASES[base]
-    extra = {LookSAM: {"k": 3}, ThinMeCAM: {"every": 3, "gate": 0.01}}.get(method, {})
+    extra = {LookSAM: {"k": 3}}.get(method, {})
     return model, method(model.parameters(), optimizer_class, **settings, **extra)
 
 

@@ -264,9 +264,7 @@ TOGETHER = [
     *itertools.product(["plain", "static graph", "find unused", "bucket view", "bucket view, find unused"], METHODS),
     *itertools.product(["small buckets", "bucket view, static graph", "clip"], A_FEW),
 ]
-# a gate is one for all ranks: not what each would do on its own
-ALONE = [method for method in METHODS if method != "thinmecam gated"]
-LOCAL = [*itertools.product(["local", "local, holes"], ALONE), *itertools.product(["local, bucket view"], A_FEW)]
+LOCAL = [*itertools.product(["local", "local, holes"], METHODS), *itertools.product(["local, bucket view"], A_FEW)]
 NONFINITE = list(itertools.product(["sam", "fsam", "wsam", "looksam"], ["skip", "raise"], [False, True]))
 STATISTICS: dict[str, dict[str, Any]] = {
     "model given": {"give_model": True},

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mecam.optim import SAM, MeCAM, SharpnessAware, ThinMeCAM, _frozen
+from mecam.optim import SAM, MeCAM, SharpnessAware, _frozen
 from mecam.optim._buffers import Buffers
 from mecam.optim._frozen import Frozen
 
@@ -210,13 +210,13 @@ def test_gradients_by_torch_func(per_sample: bool, given: bool) -> None:
 
 
 def test_checksums_are_taken_in_the_first_step_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if that step takes one pass, as ThinMeCAM's do before `start`."""
+    """Also if that step takes one pass, as all do before `start`."""
     taken: list[int] = []
     checksum = _frozen._checksum
     monkeypatch.setattr(_frozen, "_checksum", lambda tensor: taken.append(1) or checksum(tensor))
     model = Contrast(through_data)
     plain = copy.deepcopy(model)
-    optimizer = ThinMeCAM(model.query.parameters(), torch.optim.SGD, lr=0.1, start=2, model=model)
+    optimizer = MeCAM(model.query.parameters(), torch.optim.SGD, lr=0.1, start=2, model=model)
     counts = []
     for _ in range(4):
         plain.load_state_dict(model.state_dict())

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mecam.optim import FAD, FSAM, GAM, SAM, WSAM, LookSAM, MeCAM, SharpnessAware, ThinMeCAM
+from mecam.optim import FAD, FSAM, GAM, SAM, WSAM, LookSAM, MeCAM, SharpnessAware
 from tests.optim.flat import batch, closure_for, flatten, gradient, network
 from tests.optim.test_passes import GENERIC, METHODS, assert_same_bits, bits
 
@@ -65,7 +65,7 @@ class TestGroups:
 
     @pytest.mark.parametrize(
         ("method", "name"),
-        [(LookSAM, "k"), (ThinMeCAM, "every"), (ThinMeCAM, "start"), (ThinMeCAM, "gate")],
+        [(LookSAM, "k")],
     )
     def test_what_decides_of_a_whole_step_is_one_for_all_groups(self, method: type[SharpnessAware], name: str) -> None:
         model = network()
@@ -278,7 +278,7 @@ class TestNonfinite:
                 for _ in range(warm):
                     one.step(closure_for(one, a, X, Y))
                     two.step(closure_for(two, b, X, Y))
-                if warm and method in (LookSAM, ThinMeCAM) and at > 1:
+                if warm and method in (LookSAM,) and at > 1:
                     continue  # a step with one pass
                 one.step(self.poisoned(one, a, at, float("nan")))
                 assert one.skipped == 1

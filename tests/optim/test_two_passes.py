@@ -146,7 +146,7 @@ def test_shared_noise_is_refused() -> None:
     model = network()
     optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1, shared_noise=True)
     loss_of(model).backward()
-    with pytest.raises(RuntimeError, match="does not support local_perturbation, shared_noise or AdaHessian"):
+    with pytest.raises(RuntimeError, match=r"does not support .*shared_noise, start, every"):
         optimizer.first_step()
 
 

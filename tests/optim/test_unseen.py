@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mecam.optim import SAM, MeCAM, ThinMeCAM
+from mecam.optim import SAM, MeCAM
 from mecam.optim._unseen import modules_in
 
 torch.manual_seed(0)
@@ -61,7 +61,7 @@ def test_a_buffer_that_changes_in_another_method_is_refused() -> None:
 
 def test_the_closure_is_searched_in_the_first_step_with_several_passes() -> None:
     model = Queue()
-    optimizer = ThinMeCAM(model.parameters(), torch.optim.SGD, lr=0.1, start=2)
+    optimizer = MeCAM(model.parameters(), torch.optim.SGD, lr=0.1, start=2)
     for _ in range(2):
         optimizer.step(closure_for(optimizer, model.encode))
     with pytest.raises(RuntimeError, match="not observed"):

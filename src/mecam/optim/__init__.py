@@ -29,7 +29,6 @@ from mecam.optim.sagm import SAGM
 from mecam.optim.sam import SAM
 from mecam.optim.schedules import RhoSchedule, constant, cosine, inverse_sqrt, linear, proportional_to_lr, warmup
 from mecam.optim.sharpness import SharpnessAware
-from mecam.optim.thinmecam import ThinMeCAM
 from mecam.optim.wsam import WSAM
 
 __all__ = [
@@ -49,7 +48,6 @@ __all__ = [
     "MeCAM",
     "RhoSchedule",
     "SharpnessAware",
-    "ThinMeCAM",
     "capture",
     "clear_state",
     "constant",

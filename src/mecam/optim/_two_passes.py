@@ -44,9 +44,10 @@ class TwoPasses(SharpnessAware):
                 "first_step() was called twice, without second_step() between. The weights are as before the first; "
                 "compute the gradients anew"
             )
-        if self.local_perturbation or self.shared_noise or self._wants_hessian:
+        if self.local_perturbation or self.shared_noise or self._wants_hessian or self.varies:
             raise RuntimeError(
-                "first_step() does not support local_perturbation, shared_noise or AdaHessian; use step(closure)"
+                "first_step() does not support local_perturbation, shared_noise, start, every or AdaHessian; use "
+                "step(closure)"
             )
         passes, _ = self._begin(lambda: None, None)  # the loop calls instead
         try:

@@ -35,7 +35,7 @@ def as_number(loss: Any) -> Tensor:
     value = loss.get("loss") if isinstance(loss, Mapping) else loss
     if not isinstance(value, (Tensor, int, float)):
         raise TypeError(
-            f"the closure returned a {type(loss).__name__}; the losses of the passes are read here (track, gate), so "
+            f"the closure returned a {type(loss).__name__}; the losses of the passes are read here (track=True), so "
             "it must return the loss, or a dict with the loss under 'loss'"
         )
     return torch.as_tensor(value).detach()

@@ -2,48 +2,14 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from typing import Any, cast
-
 from mecam.hyperparameters import Choice, Hyperparameter
-from mecam.optim._options import is_capturing, radius
+from mecam.optim._options import radius
 from mecam.optim._passes import GradAt
 from mecam.optim.sharpness import SharpnessAware
 from mecam.optim.vector import Vector, along, norm, ratio, unit
 
 
-class Looks(SharpnessAware):
-    """An optimizer with two kinds of steps: looks, which take all passes, and plain steps."""
-
-    _planned: bool | None = None  # whether the next step is a look, once decided
-
-    @abstractmethod
-    def is_due(self) -> bool:
-        """Return whether the next step is a look. Called once per step."""
-
-    def plan(self) -> bool:
-        """Decide and return whether the next step is a look. Call it once per step."""
-        self._planned = bool(self.is_due())
-        return self._planned
-
-    def looks(self) -> bool:
-        """Return what was planned for this step."""
-        if self._planned is None:
-            if is_capturing():
-                raise RuntimeError(
-                    f"{type(self).__name__} decides on the host which steps take all passes: a captured step would "
-                    "always be of one kind. Call plan() before each step, and capture one graph per answer"
-                )
-            self.plan()
-        looks, self._planned = bool(self._planned), None
-        return looks
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)
-        self._planned = None
-
-
-class LookSAM(Looks):
+class LookSAM(SharpnessAware):
     """SAM every k-th step; between, the part of SAM's gradient across g is remembered and added.
 
         t mod k = 0:  g ← gₛ = ∇f(θ + ρ n(g)),  v = gₛ − part of gₛ along g
@@ -55,6 +21,7 @@ class LookSAM(Looks):
     """
 
     keeps = ("v",)
+    varies = True
     hyperparameters = {
         "rho": radius(0.1),
         "alpha": Hyperparameter("weight of the remembered part", default=0.7, search=Choice((0.5, 0.7, 1.0))),
@@ -64,14 +31,19 @@ class LookSAM(Looks):
     }
 
     def is_due(self) -> bool:
-        return self.kept("v") is None or int(self.first("taken")) % self.first("k") == 0
+        return super().is_due() and (self.kept("v") is None or int(self.first("taken")) % self.first("k") == 0)
 
     def gradient(self, grad_at: GradAt) -> Vector:
-        rho, alpha = self.values("rho", "alpha")
+        (rho,) = self.values("rho")
         g = grad_at()
-        if self.looks():
-            g_s = grad_at(rho * unit(g))
-            self.keep("v", g_s - along(g_s, g))
-            return g_s
-        v = cast("Vector", self.kept("v")).within(g)  # there is one: without it a look is due
+        g_s = grad_at(rho * unit(g))
+        self.keep("v", g_s - along(g_s, g))
+        return g_s
+
+    def plain(self, grad_at: GradAt) -> Vector:
+        (alpha,) = self.values("alpha")
+        g, kept = grad_at(), self.kept("v")
+        if kept is None:  # before `start`
+            return g
+        v = kept.within(g)
         return g + alpha * ratio(norm(g), norm(v)) * v

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar, overload
 
 from torch.optim import SGD, Adam, AdamW, Optimizer
@@ -25,7 +25,6 @@ from mecam.optim.mecam import MeCAM
 from mecam.optim.sagm import SAGM
 from mecam.optim.sam import SAM
 from mecam.optim.sharpness import SharpnessAware
-from mecam.optim.thinmecam import ThinMeCAM
 from mecam.optim.wsam import WSAM
 from mecam.registry import Registry, check_settings, first_line
 
@@ -49,6 +48,7 @@ class OptimizerEntry:
     hyperparameters: Mapping[str, Hyperparameter]
     defaults: Mapping[str, Any]
     sharpness_aware: type[SharpnessAware] | None = None
+    stands_for: Mapping[str, Any] = field(default_factory=dict)  # settings of the class that the name includes
     plain: type[Optimizer] | None = None  # None for a plain optimizer of pytorch_optimizer, imported when built
 
 
@@ -68,7 +68,13 @@ def _plain(name: str, plain: type[Optimizer] | None, summary: str, **defaults: A
     return OptimizerEntry(name, summary, 1, {key: PLAIN[key] for key in defaults}, defaults, plain=plain)
 
 
-OWN = (SAM, ASAM, GSAM, GAM, SAGM, FAD, CRSAM, FSAM, ESAM, LookSAM, WSAM, MeCAM, ThinMeCAM)
+OWN = (SAM, ASAM, GSAM, GAM, SAGM, FAD, CRSAM, FSAM, ESAM, LookSAM, WSAM, MeCAM)
+THIN = replace(
+    _sharpness_aware(MeCAM, inspect.getmodule(MeCAM)),
+    name="thinmecam",
+    summary="MeCAM with every=3; an alias that older recipes use.",
+    stands_for={"every": 3},
+)
 OPTIMIZERS: Registry[OptimizerEntry] = Registry(
     "optimizer",
     (
@@ -79,6 +85,7 @@ OPTIMIZERS: Registry[OptimizerEntry] = Registry(
         _plain("adabelief", None, "Adam scaled by the surprise in the gradient.", lr=1e-3, weight_decay=0.0),
         _plain("adahessian", None, "Adam scaled by the Hessian diagonal.", lr=1e-1, weight_decay=0.0),
         *(_sharpness_aware(method, inspect.getmodule(method)) for method in OWN),
+        THIN,
     ),
     note="register your own first, in Python: mecam.optim.register",
     examples={"curvemecam": "curvature_radius.py", "innermecam": "inner_step.py"},
@@ -125,9 +132,9 @@ def create(name: str, params: ParamsT, *, base: str | BaseOptimizer = "adam", **
         base, settings = _load(below), {**below.defaults, **fixed, **settings}
     elif entry.sharpness_aware is None:
         raise ValueError(f"base={base!r} is not used: {name} is not sharpness-aware")
-    return (
-        base(params, **settings) if entry.sharpness_aware is None else entry.sharpness_aware(params, base, **settings)
-    )
+    if entry.sharpness_aware is None:
+        return base(params, **settings)
+    return entry.sharpness_aware(params, base, **{**entry.stands_for, **settings})
 
 
 def known_settings(name: str, *, base: str = "adam") -> list[str]:

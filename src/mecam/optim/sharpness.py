@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, Literal, cast
 
@@ -14,6 +14,7 @@ from torch.optim.optimizer import ParamsT
 from mecam.hyperparameters import check_switch
 from mecam.optim._base import BaseOptimizer, build, wants_hessian
 from mecam.optim._buffers import Buffers
+from mecam.optim._due import Due
 from mecam.optim._frameworks import refuse_accumulate, skips_backward
 from mecam.optim._frozen import Frozen
 from mecam.optim._hessian import REFUSAL, hutchinson
@@ -30,7 +31,7 @@ from mecam.optim.vector import Space, Vector
 MEMORY = 0.9  # decay of running means
 
 
-class SharpnessAware(Wrapper):
+class SharpnessAware(Due):
     """A base optimizer fed with a gradient combined from several passes.
 
     The base optimizer owns `param_groups` and `state`; this class shows them, so that schedulers, checkpoints and
@@ -52,6 +53,8 @@ class SharpnessAware(Wrapper):
         stochastic_rounding: round weights kept in bfloat16 or float16 at random where they are perturbed, the same on
             every rank. Most perturbations are below their precision.
         track: fill `last` with the passes' losses, gradient norms and cosines.
+        start: number of plain steps of the base optimizer before the method begins. Late sharpness-awareness is cheap.
+        every: from then on, take the method's passes in every n-th step, and plain steps between.
         settings: the method's other hyperparameters and options, and those of the base optimizer (lr, ...).
     """
 
@@ -91,6 +94,8 @@ class SharpnessAware(Wrapper):
         local_perturbation: bool = False,
         stochastic_rounding: bool = False,
         track: bool = False,
+        start: int = 0,
+        every: int = 1,
         **settings: Any,
     ) -> None:
         name = type(self).__name__
@@ -99,6 +104,7 @@ class SharpnessAware(Wrapper):
         vars(self).update(options)
         switches = {"shared_noise": shared_noise, "local_perturbation": local_perturbation, "track": track}
         check_options(name, model, clip_norm, nonfinite, stochastic_rounding=stochastic_rounding, **switches)
+        self._set_due(start, every)
         base = build(type(self), base_optimizer, params, base_kwargs)
         parameters = [parameter for group in base.param_groups for parameter in group["params"]]
         if self.passes > 1 and not stochastic_rounding:
@@ -164,13 +170,9 @@ class SharpnessAware(Wrapper):
         """Update a running mean, if this step is taken and the value is finite."""
         self._to_note[name] = value
 
-    def plan(self) -> Hashable:
-        """Decide and return the kind of the next step. Steps of one kind can share a CUDA graph.
-
-        Methods with several kinds of steps decide here, on the host. Call it before each step to replay graphs;
-        otherwise `step` calls it.
-        """
-        return None
+    def plain(self, grad_at: GradAt) -> Vector:
+        """Return the gradient for the base optimizer in steps that are not due."""
+        return grad_at()
 
     def shift(self, offset: Vector) -> None:
         """Add an offset to the weights after the base optimizer's step, if it is taken."""
@@ -231,9 +233,10 @@ class SharpnessAware(Wrapper):
             with torch.enable_grad():
                 return closure()
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
+        due = self._take_plan()
         passes, scale = self._begin(closure, scaler)
         try:
-            gradient = self.gradient(passes.grad_at)
+            gradient = (self.gradient if due else self.plain)(passes.grad_at)
         except NoGradientError as error:
             if error.loss is not None:
                 raise
