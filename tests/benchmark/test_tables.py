@@ -95,6 +95,28 @@ def test_a_finished_network_of_nan_is_left_out(tmp_path: Path) -> None:
     assert "outputs of its network are not finite (NaN or infinity)" in problem
 
 
+def test_one_of_several_folders_of_a_run_is_used(tmp_path: Path) -> None:
+    run = write_run(tmp_path, 0.5)
+    other = write_run(tmp_path / "elsewhere", 0.9)
+    other.rename(tmp_path / "zzz")  # the last by name
+    text, [problem] = text_of(tmp_path)
+    assert "50.0" in text
+    assert "90.0" not in text
+    assert problem == f"2 folders hold the same run: {run.name} (50.0 %) is used, and not zzz (90.0 %)"
+    (run / "done.json").unlink()
+    text, [problem] = text_of(tmp_path)
+    assert "90.0" in text
+    assert problem == f"2 folders hold the same run: zzz (90.0 %) is used, and not {run.name} (not finished)"
+
+
+def test_one_folder_of_images_by_two_paths_is_one_run(tmp_path: Path) -> None:
+    for data, accuracy in (("lab/images", 0.5), ("/mnt/lab/images", 0.9)):
+        write_run(tmp_path, accuracy, data=data)
+    text, [problem] = text_of(tmp_path)
+    assert problem.startswith("2 folders hold the same run: ")
+    assert "70.0" not in text
+
+
 def test_any_name_of_a_domain_is_only_a_name(tmp_path: Path) -> None:
     accuracies = {"None": 0.5, "all": 0.6, "average": 0.7, "average (domain)": 0.8, "balanced": 0.9}
     for target, accuracy in accuracies.items():

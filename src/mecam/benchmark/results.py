@@ -87,7 +87,8 @@ def read(out: Path | str, *, accuracy: Accuracy = "selected") -> tuple[list[Resu
         every, problems = _readable(records, lambda path: _of_record(path, records[path], half))
     else:
         every, problems = read_runs(runs_in(out), half=half)
-    results = [result for result in every if result.recipe.target is not None]
+    results, copies = _one_each([result for result in every if result.recipe.target is not None])
+    problems += copies
     if half:
         averaged = [result for result in results if result.accuracy is not None and result.selected_step is None]
         results = [result for result in results if result.accuracy is None or result.selected_step is not None]
@@ -165,6 +166,31 @@ def _distinguished(results: list[Result]) -> list[Result]:
             fingerprints.setdefault(result.data, set()).add(result.fingerprint)
     mixed = {name for name in paths if len(paths[name]) > 1 and len(fingerprints[name]) > 1}
     return [replace(result, by_path=True) if result.data in mixed else result for result in results]
+
+
+def _one_each(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
+    """Keep one of several folders of the same run, and return a note for each run that has several.
+
+    A finished one comes before others, then the one with the run's id for its name, then the first by name.
+    """
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(repr({**vars(result.recipe), "data": result.data}), []).append(result)
+    notes: list[str] = []
+    left_out: set[Path] = set()
+    for same in groups.values():
+        if len(same) > 1:
+            first, *others = sorted(
+                same, key=lambda one: (one.accuracy is None, one.path.name != one.recipe.run_id, one.path.name)
+            )
+            left_out.update(one.path for one in others)
+            named = ", ".join(map(_reached, others[:NAMED])) + (", ..." if len(others) > NAMED else "")
+            notes.append(f"{len(same)} folders hold the same run: {_reached(first)} is used, and not {named}")
+    return [result for result in results if result.path not in left_out], notes
+
+
+def _reached(result: Result) -> str:
+    return f"{result.path.name} ({'not finished' if result.accuracy is None else f'{result.accuracy:.1f} %'})"
 
 
 def changed_data(results: Sequence[Result]) -> list[str]:
