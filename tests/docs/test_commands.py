@@ -24,6 +24,7 @@ NOT_RUN = {  # by its first words
     "python exported/": "tests/serving/test_export.py runs it, where mecam is not installed",
     "make": "takes minutes, and sets up an environment",
     "mecam serve": "runs until it is stopped; tests/serving/test_server.py runs it",
+    "mecam predict model new-place --wanted-precision": "needs a model of mecam fit; tests/fitting/test_fit.py runs it",
     "mecam --install-completion": "changes the start-up files of a shell",
     "mecam train --backbone tiny": "a backbone that the reader of docs/adding/backbone.md adds",
 }

@@ -1,6 +1,8 @@
 """`mecam fit` from a folder to a model in use, on small data."""
 
+import csv
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import mecam
@@ -81,12 +84,57 @@ def test_the_numbers_are_those_of_the_runs_that_leave_a_domain_out(whole: tuple[
     assert mecam.Recipe.from_dict(RunFolder(out).read_run()["recipe"]).target is None
 
 
+def test_predictions_are_judged(whole: tuple[Path, Verdict, list[str]], images: Path) -> None:
+    out = whole[0]
+    command = ["predict", str(out), str(images / "lab"), "--device", "cpu"]
+    result = CliRunner().invoke(app, [*command, "--wanted-precision", "0.3"])
+    rows = list(csv.DictReader(result.stdout.splitlines()))
+    assert list(rows[0]) == ["image", "class", "probability", "novelty", "unknown"]
+    assert len(rows) == 16
+    left_out = [RunFolder(run).read_predictions() for run in (out / "leave-one-out").iterdir()]
+    right = torch.cat([run["predicted"] == run["label"] for run in left_out]).double().mean()
+    assert right > 0.3  # so the threshold is the least probability of all
+    least = float(torch.cat([run["confidence"] for run in left_out]).min())
+    assert all((row["unknown"] == "True") == (float(row["probability"]) < least) for row in rows)
+    assert sum(float(row["novelty"]) <= 1 for row in rows) >= 12  # they were trained on
+    refused = CliRunner().invoke(app, [*command, "--wanted-precision", "2"])
+    assert refused.exit_code == 2
+    assert "a precision of 2.0 is not allowed; it must be between 0 and 1" in refused.stderr
+    assert not refused.stdout
+
+
+def test_another_model_has_no_thresholds(whole: tuple[Path, Verdict, list[str]], images: Path) -> None:
+    run = next((whole[0] / "final").iterdir())
+    photo = next((images / "lab" / "red").iterdir())
+    result = CliRunner().invoke(app, ["predict", str(run), str(photo), "--wanted-precision", "0.9"])
+    assert result.exit_code == 2
+    assert "and this model has none on record; train it with mecam fit" in result.stderr
+    result = CliRunner().invoke(app, ["predict", str(run), str(photo)])
+    assert result.stdout.startswith("image,class,probability\n")
+
+
+def test_a_damaged_or_former_confidence_is_not_used(whole: tuple[Path, Verdict, list[str]], tmp_path: Path) -> None:
+    out = tmp_path / "model"
+    shutil.copytree(whole[0], out)
+    file = RunFolder(out).confidence_file
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(RunError, match=r"confidence\.safetensors is damaged .* Remove it; the mecam fit command"):
+        load_model(out)
+    assert verify([out])[1][0].startswith(f"{file} is damaged")
+    file.write_bytes((whole[0] / file.name).read_bytes())
+    publish(RunFolder(next((out / "leave-one-out").iterdir())), out)  # another model
+    assert load_model(out).confidence is None
+
+
 def test_the_same_call_repeats_nothing(
     whole: tuple[Path, Verdict, list[str]], images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, verdict, _ = whole
     monkeypatch.setattr("mecam.training.loop.train_step", None)
     monkeypatch.setattr("mecam.fitting.run.export", None)
+    monkeypatch.setattr("mecam.fitting.run.estimate", None)
     again = mecam.fit(images, out=out, **SMALL)
     assert again.by_domain == verdict.by_domain
 

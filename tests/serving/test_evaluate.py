@@ -237,7 +237,7 @@ def test_words_that_are_refused(run: Path, images: Path, tmp_path: Path) -> None
 def test_images_are_read_one_batch_at_a_time(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = TrainedModel(Broken(0.0), CLASSES, Preprocessing(8, (0.5,) * 3, (0.5,) * 3), "none")
     alive, most = 0, 0
-    read, predicted = TrainedModel._read, TrainedModel._probabilities
+    read, predicted = TrainedModel._read, TrainedModel._forward
 
     def counting(self: TrainedModel, image: Path, *, max_pixels: int) -> object:
         nonlocal alive, most
@@ -245,13 +245,13 @@ def test_images_are_read_one_batch_at_a_time(images: Path, monkeypatch: pytest.M
         most = max(most, alive)
         return read(self, image, max_pixels=max_pixels)
 
-    def done(self: TrainedModel, pictures: list[np.ndarray], names: list[str]) -> Tensor:
+    def done(self: TrainedModel, pictures: list[np.ndarray], names: list[str]) -> tuple[Tensor, None]:
         nonlocal alive
         alive -= len(pictures)
-        return predicted(self, pictures, names)[:, : len(CLASSES)]
+        return predicted(self, pictures, names)[0][:, : len(CLASSES)], None
 
     monkeypatch.setattr(TrainedModel, "_read", counting)
-    monkeypatch.setattr(TrainedModel, "_probabilities", done)
+    monkeypatch.setattr(TrainedModel, "_forward", done)
     found = mecam.evaluate(model, images)
     assert found.images == len(DOMAINS) * len(CLASSES) * EACH
     assert most <= 16  # two batches of eight, on a CPU

@@ -14,30 +14,50 @@ from mecam.cli._app import command, one_line, warn
 from mecam.cli.options import Device, ModelArgument, Out, Quiet, RunArgument
 
 
-@command("mecam predict model photo.jpg folder-of-photos", "mecam predict model photo.jpg --format json")
+@command(
+    "mecam predict model photo.jpg folder-of-photos",
+    "mecam predict model photo.jpg --format json",
+    "mecam predict model new-place --wanted-precision 0.95",
+)
 def predict(
     run: ModelArgument,
     images: Annotated[list[Path], typer.Argument(help="Image files and folders.")],
     format: Annotated[str, typer.Option(help="Output format: csv or json.")] = "csv",
     probabilities: Annotated[bool, typer.Option("--probabilities", help="Add the probability of every class.")] = False,
+    wanted_precision: Annotated[
+        float | None,
+        typer.Option(
+            help="Add a column unknown: True where the probability is below a threshold. Of the other predictions, "
+            "this share was right in domains left out of training. Example: 0.95."
+        ),
+    ] = None,
     device: Device = "auto",
 ) -> int:
-    """Predict the class of images, with its probability. Unreadable images are reported, with exit code 1."""
-    from mecam.serving import check_form, find_images, load_model, writer
+    """Predict the class of images, with its probability. Unreadable images are reported, with exit code 1.
+
+    For a model of mecam fit, the column novelty is above 1 for an image that is further from the training images than
+    95 % of held-out ones. For 10 images or more, a line says whether they look like one of the training domains.
+    """
+    from mecam.serving import Together, check_form, find_images, load_model, writer
     from mecam.training.machine import find_machine
 
     check_form(format)
     model = load_model(run, device=find_machine(device).device)
     if model.stopped:
         warn(model.stopped)
-    unreadable = 0
-    with writer(format, sys.stdout, model.classes if probabilities else ()) as write:
-        for prediction in model.predictions(find_images(images)):
+    unknown_below = None if wanted_precision is None else model.threshold(wanted_precision)
+    unreadable, together = 0, None if model.confidence is None else Together(model.confidence)
+    judged = [name for name, there in (("novelty", together), ("unknown", unknown_below)) if there is not None]
+    predictions = model.predictions(find_images(images), unknown_below=unknown_below, together=together)
+    with writer(format, sys.stdout, model.classes if probabilities else (), judged) as write:
+        for prediction in predictions:
             if prediction.error is None:
                 write(prediction)
             else:
                 unreadable += 1
                 warn(prediction.error)
+    if together is not None and (verdict := together.verdict()):
+        warn(verdict)
     return 1 if unreadable else 0
 
 

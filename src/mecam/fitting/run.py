@@ -3,6 +3,7 @@
     OUT/                    the run folder of the final model
     OUT/fit.json            what was asked for and decided, for resuming
     OUT/verdict.json        the expected accuracy in a new domain
+    OUT/confidence.safetensors  novelty and thresholds for predictions in a new domain
     OUT/leave-one-out/      a run for each left-out domain, as mecam bench leaves them
     OUT/final/              runs on all domains
     OUT/exported/           ONNX and its preprocessing
@@ -26,6 +27,7 @@ from statistics import fmean
 from mecam.data.domains import DomainSet
 from mecam.data.folder import Scan
 from mecam.data.open import open_data
+from mecam.fitting.confidence import estimate
 from mecam.fitting.plan import Plan, begin, check_backbone
 from mecam.fitting.publish import publish
 from mecam.fitting.tuning import FEWEST, Rates, batch_on, least_seconds_per_step, settings
@@ -35,7 +37,7 @@ from mecam.recipe import Recipe, RecipeError, spelled
 from mecam.report import write as write_report
 from mecam.runs import RunError, RunFolder, claim, write_atomic
 from mecam.runs.files import read_bytes, read_sealed
-from mecam.serving import ExportError, export, load_model
+from mecam.serving import Confidence, ExportError, export, load_model
 from mecam.storage.checksums import digest, seal
 from mecam.training import train
 from mecam.training.features import has_features
@@ -45,6 +47,7 @@ from mecam.training.speed import images_per_second, seconds_per_step
 MINUTES = {"cpu": 15.0, "cuda": 30.0}
 LEFT_OUT, FINAL, EXPORTED, REPORT, VERDICT = "leave-one-out", "final", "exported", "report.html", "verdict.json"
 NOTE = "fit"  # the task of events that say what happens
+PRECISION = 0.95  # whose share of answers is printed
 HEAD_SECONDS = 3.0  # a guess of what training a head takes
 Warn = Callable[[Warning], None]
 
@@ -125,8 +128,10 @@ class _Fit:
             }
             verdict = self._verdict({"head": heads, "all": tuned})
             if verdict.chosen == "all":
-                publish(self._train(plan.tuned(None, final.model_file), FINAL, "final, all weights"), self.out)
-        return self._deliver(replace(verdict, notes=(*verdict.notes, *advice)))
+                heads, final = tuned, self._train(plan.tuned(None, final.model_file), FINAL, "final, all weights")
+                publish(final, self.out)
+        answered = self._judge(heads)
+        return self._deliver(replace(verdict, notes=(*verdict.notes, *answered, *advice)))
 
     def _announce(self) -> None:
         """Say what will be done and for how long."""
@@ -216,6 +221,19 @@ class _Fit:
             labels: list[int] = self.data.labels(domain).tolist()
             shares.append(100 * max(Counter(labels).values()) / len(labels))
         return sum(shares) / len(shares)
+
+    def _judge(self, left_out: Mapping[str, RunFolder]) -> list[str]:
+        """Write how predictions of the final model are judged, unless that is there; return what it is good for."""
+        out = RunFolder(self.out)
+        confidence = Confidence.read(out)
+        if confidence is None:
+            self._note("measuring the novelty of left-out domains")
+            confidence = estimate(out, left_out, self.data, self.machine)
+            confidence.write(out)
+        with suppress(RunError):  # the precision is not reached
+            share = confidence.answered(confidence.threshold(PRECISION))
+            return [f"--wanted-precision {PRECISION} in mecam predict answers {100 * share:.1f} % of left-out images"]
+        return []
 
     def _deliver(self, verdict: Verdict) -> Verdict:
         """Write the page, the export and the verdict. The export of an unchanged model is kept."""

@@ -27,10 +27,12 @@ class Rates:
 
     @property
     def fixed(self) -> float:
-        """Seconds of a run's evaluations: of the target and a fifth of the sources in training, of all at the end."""
+        """Seconds of a run's evaluations: the target and a fifth of the sources in training, all at the end and for
+        the novelty.
+        """
         everything = sum(self.counts)
         target = everything / len(self.counts)
-        return (self.evaluations * (0.8 * target + 0.2 * (everything - target)) + everything) / self.images
+        return (self.evaluations * (0.8 * target + 0.2 * (everything - target)) + 2 * everything) / self.images
 
     @property
     def runs(self) -> int:

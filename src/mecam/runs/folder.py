@@ -5,6 +5,7 @@
     records.jsonl       one line per evaluation
     model.safetensors   the selected weights
     predictions.safetensors   their predictions for each image of the unseen domain
+    confidence.safetensors    how predictions in a new domain are judged; mecam fit writes it after the end
     checkpoint/         the state to resume from
     done.json           the result, and checksums of the files above; written last
 
@@ -46,6 +47,7 @@ class RunFolder:
         self.records_file = self.path / "records.jsonl"
         self.model_file = self.path / "model.safetensors"
         self.predictions_file = self.path / "predictions.safetensors"
+        self.confidence_file = self.path / "confidence.safetensors"
         self.tracking_file = self.path / "tracking.jsonl"
         self.checkpoint_folder = self.path / "checkpoint"
         self.done_file = self.path / "done.json"
@@ -114,6 +116,13 @@ class RunFolder:
     def write_predictions(self, predictions: Mapping[str, Tensor]) -> None:
         """Write the predictions for each image of the target, as columns of equal length."""
         self._write_tensors(self.predictions_file, predictions)
+
+    def write_confidence(self, tensors: Mapping[str, Tensor], facts: Any) -> None:
+        """Write how predictions of the model are judged, with a checksum of its own. The run must have finished."""
+        from mecam.runs._tensors import pack
+
+        own = {"model": self._model_digest(), "facts": facts, "digest": digest(pack(tensors, facts))}
+        write_atomic(self.confidence_file, pack(tensors, own))
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Mark the run as done, with its result."""
@@ -195,6 +204,22 @@ class RunFolder:
         exists = self.predictions_file.exists() or self._expects(self.predictions_file)
         return self._read_tensors(self.predictions_file)[0] if exists else {}
 
+    def read_confidence(self) -> tuple[dict[str, Tensor], Any] | None:
+        """Return how predictions of the model are judged. None without it, and where it is of a former model."""
+        if not (self.is_done() and self.confidence_file.exists()):
+            return None
+        from mecam.runs._tensors import pack, unpack
+
+        try:
+            tensors, own = unpack(read_bytes(self.confidence_file))
+            if own["digest"] != digest(pack(tensors, own["facts"])):
+                raise ValueError("its content does not match its checksum")
+        except (ValueError, KeyError, TypeError) as error:
+            raise RunError(
+                f"{self.confidence_file} is damaged ({error}). Remove it; the mecam fit command writes it again"
+            ) from error
+        return (tensors, own["facts"]) if own["model"] == self._model_digest() else None
+
     def read_result(self) -> dict[str, Any]:
         """Return the result that `finish` was given. Verify that it belongs to the run in run.json."""
         result = self._read_done().get("result")
@@ -213,6 +238,10 @@ class RunFolder:
             if Path(name).name != name:  # nothing is read elsewhere, whoever wrote it
                 raise RunError(f"{self.done_file} is damaged: {name!r} is no file of this folder")
             self._verify(self.path / name)
+        self.read_confidence()
+
+    def _model_digest(self) -> str:
+        return str(self._read_done()["sha256"][self.model_file.name])
 
     def _read_done(self) -> dict[str, Any]:
         """Return done.json. Verify that it belongs to run.json."""

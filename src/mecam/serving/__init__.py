@@ -1,6 +1,7 @@
 """Use a trained model: predict images, evaluate it on labelled ones, and export it for other programs."""
 
 from mecam.runs import find_run
+from mecam.serving.confidence import Confidence, Together
 from mecam.serving.evaluate import evaluate
 from mecam.serving.evaluation import Evaluation
 from mecam.serving.export import ExportError, export
@@ -9,9 +10,11 @@ from mecam.serving.model import Prediction, TrainedModel, load_model
 from mecam.serving.tables import check_form, writer
 
 __all__ = [
+    "Confidence",
     "Evaluation",
     "ExportError",
     "Prediction",
+    "Together",
     "TrainedModel",
     "check_form",
     "evaluate",

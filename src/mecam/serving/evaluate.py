@@ -6,6 +6,7 @@ import csv
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from mecam.data.domains import DataError
 from mecam.progress import Event, Progress, no_lines, showing
 from mecam.runs import write_atomic
 from mecam.runs.files import make_folder, writing
+from mecam.serving.confidence import Together
 from mecam.serving.evaluation import Evaluation, summarize
 from mecam.serving.labelled import Labelled, find_labelled
 from mecam.serving.model import Prediction, TrainedModel, load_model
@@ -54,9 +56,10 @@ def evaluate(
     tallies: dict[str, Tally] = {}
     unreadable: list[str] = []
     mistakes = Mistakes(model.classes)
+    together = None if model.confidence is None else Together(model.confidence)
     wrong_file = _wrong_file(None if wrong is None else Path(wrong), model.classes)
     with wrong_file as write, showing(progress, lines=no_lines) as show:
-        predictions = model.predictions([one.image for one in images])
+        predictions = model.predictions([one.image for one in images], together=together)
         for done, (one, prediction) in enumerate(zip(images, predictions, strict=True), start=1):
             show(Event("evaluating", done, len(images), "images"))
             if prediction.label is None or prediction.probability is None:
@@ -72,6 +75,8 @@ def evaluate(
     if not tallies:
         raise DataError(f"none of the {len(images):,} images of {folder} can be read: {unreadable[0]}")
     evaluation = summarize(model.classes, tallies, unreadable=unreadable, ignored=ignored, stopped=model.stopped)
+    if together is not None and together.novelty is not None:
+        evaluation = replace(evaluation, novelty=together.novelty, nearest=together.nearest)
     if out is not None:
         make_folder(Path(out).parent)
         write_atomic(out, evaluation_page(evaluation, mistakes, Path(folder), Path(out)).encode("utf-8", "replace"))

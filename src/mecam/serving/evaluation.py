@@ -59,6 +59,8 @@ class Evaluation:
     unreadable: tuple[str, ...]  # a message per image that cannot be read; these are not counted
     ignored: tuple[str, ...]  # files and folders that are not labelled images
     stopped: str | None  # where the model's run was stopped, if it has not finished
+    novelty: float | None = None  # of all images together: above 1, they are unlike all training domains
+    nearest: str | None = None  # the training domain nearest to them
 
     def __repr__(self) -> str:
         return (
@@ -84,6 +86,9 @@ class Evaluation:
             ("mean confidence", _percent(self.mean_confidence), "probability of the predicted class"),
             ("calibration error", _percent(self.calibration_error), f"expected calibration error, {BINS} bins"),
         ]
+        if self.novelty is not None:
+            what = f"above 1: unlike all domains of training; the nearest is {self.nearest}"
+            rows.append(("novelty", f"{self.novelty:.2f}", what))
         if self.domain_mean is not None and self.domain_interval is not None:
             what = f"95 % interval over {len(self.domains)} domains: {_between(self.domain_interval)}"
             rows.insert(2, ("mean of domains", _percent(self.domain_mean), what))

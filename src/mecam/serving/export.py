@@ -7,7 +7,7 @@ import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from torch import Tensor, nn
 
 from mecam.runs import RunError, write_atomic
 from mecam.runs.files import make_folder
+from mecam.serving.confidence import Confidence
 from mecam.serving.model import TrainedModel
 
+PRECISIONS = (0.8, 0.9, 0.95, 0.99)  # whose thresholds are written
 TOLERANCE = 1e-4  # relative difference between the logits of the export and of the model
 INFER = "infer.py"
 CHECKED_BATCHES = (2, 3, 1)  # images per batch; the exporter traces the first
@@ -55,13 +57,25 @@ def export(model: TrainedModel, out: Path, *, form: str = "onnx") -> Path:
 
 def _facts(model: TrainedModel) -> dict[str, Any]:
     size, batch = model.preprocessing.size, 1 if model.alone else "batch"
-    return {
+    facts = {
         "classes": list(model.classes),
         "backbone": model.backbone,
         "input": {"name": "images", "type": "float32", "shape": [batch, 3, size, size], "channels": "RGB"},
         "output": {"name": "logits", "type": "float32", "shape": [batch, len(model.classes)]},
         "preprocessing": model.preprocessing.describe(),
     }
+    if model.confidence is not None:
+        facts["unknown_below"] = _thresholds(model.confidence)
+    return facts
+
+
+def _thresholds(confidence: Confidence) -> dict[str, float]:
+    """Return the probability below which predictions are unknown, by the precision of the others in a new domain."""
+    found = {}
+    for precision in PRECISIONS:
+        with suppress(RunError):  # it is not reached
+            found[str(precision)] = confidence.threshold(precision)
+    return found
 
 
 def _compare(network: nn.Module, run: Callable[[Tensor], Tensor], images: Tensor, form: str) -> None:

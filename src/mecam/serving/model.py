@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import repeat
+from typing import cast
 
 import numpy as np
 import torch
@@ -19,10 +21,12 @@ from mecam.data.decode import MAX_PIXELS
 from mecam.data.domains import DataError
 from mecam.data.store import available_cores, fit
 from mecam.methods import Setting
+from mecam.models.network import Network
 from mecam.models.registry import TIMM
 from mecam.models.registry import create as create_network
 from mecam.preprocessing import Preprocessing
 from mecam.runs import RunError, find_run
+from mecam.serving.confidence import Confidence, Together
 from mecam.serving.pictures import Picture, as_sequence, name_of, pixels_of
 from mecam.serving.weights import read_weights
 
@@ -39,6 +43,8 @@ class Prediction:
     label: str | None
     probability: float | None
     error: str | None = None
+    novelty: float | None = None  # above 1: further from the training images than 95 % of held-out ones
+    unknown: bool | None = None  # whether the probability is too low for the wanted precision
     probabilities: Mapping[str, float] = field(default_factory=dict, hash=False)  # by class
 
     def __repr__(self) -> str:
@@ -55,6 +61,7 @@ class TrainedModel:
     preprocessing: Preprocessing
     backbone: str
     alone: bool = False  # predict one image at a time, since predictions depend on batch mates
+    confidence: Confidence | None = None  # of a model of mecam fit
     stopped: str | None = None  # for a run that has not finished: where it is, and of which step the weights are
 
     def __repr__(self) -> str:
@@ -68,7 +75,13 @@ class TrainedModel:
         return next(self.network.parameters()).device
 
     def predictions(
-        self, images: Picture | Sequence[Picture], *, batch: int | None = None, max_pixels: int = MAX_PIXELS
+        self,
+        images: Picture | Sequence[Picture],
+        *,
+        batch: int | None = None,
+        max_pixels: int = MAX_PIXELS,
+        unknown_below: float | None = None,
+        together: Together | None = None,
     ) -> Iterator[Prediction]:
         """Yield one prediction per image, in order. Threads decode the next batch meanwhile.
 
@@ -77,6 +90,8 @@ class TrainedModel:
                 last two with values of uint8 or from 0 to 1; or a batch of them as one array or tensor.
             batch: images per forward pass.
             max_pixels: files of more pixels are not decoded.
+            unknown_below: mark predictions with a probability below this as unknown, such as `threshold(0.95)`.
+            together: gets the images, for the novelty of all of them: `Together(model.confidence)`.
         """
         images = as_sequence(images)
         if self.alone:
@@ -92,24 +107,53 @@ class TrainedModel:
                 group = images[start : start + batch]
                 pixels = {place: one for place, one in enumerate(read) if not isinstance(one, DataError)}
                 names = [name_of(group[place]) for place in pixels]
-                probabilities = iter(self._probabilities([*pixels.values()], names)) if pixels else iter(())
+                outputs = self._outputs([*pixels.values()], names, together) if pixels else iter(())
                 for image, one in zip(group, read, strict=True):
                     if isinstance(one, DataError):
                         yield Prediction(image, None, None, str(one))
                     else:
-                        yield self._prediction(image, next(probabilities))
+                        yield self._prediction(image, *next(outputs), unknown_below)
 
     def probabilities(self, pictures: Sequence[NDArray[np.uint8]]) -> Tensor:
         """Return (n, classes) on the CPU for pictures (height, width, 3) of any size."""
-        return self._probabilities(pictures, [f"picture {number}" for number in range(len(pictures))])
+        return self._forward(pictures, [f"picture {number}" for number in range(len(pictures))])[0]
+
+    def threshold(self, precision: float) -> float:
+        """Return the probability from which this share of the predictions was right in domains left out of training.
+
+        The model must be of mecam fit.
+        """
+        if self.confidence is None:
+            raise RunError(
+                "a threshold for a precision is chosen on domains left out of training, and this model has none on "
+                "record; train it with mecam fit"
+            )
+        return self.confidence.threshold(precision)
+
+    def _outputs(
+        self, pictures: Sequence[NDArray[np.uint8]], names: Sequence[str], together: Together | None
+    ) -> Iterator[tuple[Tensor, float | None]]:
+        """Yield the probabilities and the novelty of each picture."""
+        probabilities, features = self._forward(pictures, names)
+        if self.confidence is None or features is None:
+            return zip(probabilities, repeat(None))
+        projected, predicted = self.confidence.space.project(features), probabilities.argmax(1)
+        if together is not None:
+            together.add(projected, predicted)
+        return zip(probabilities, self.confidence.novelty(projected, predicted).tolist(), strict=True)
 
     @torch.inference_mode()
-    def _probabilities(self, pictures: Sequence[NDArray[np.uint8]], names: Sequence[str]) -> Tensor:
-        """Return (n, classes) on the CPU; an output that is not finite is an error that names the picture."""
+    def _forward(self, pictures: Sequence[NDArray[np.uint8]], names: Sequence[str]) -> tuple[Tensor, Tensor | None]:
+        """Return (n, classes) and, where they are judged, features, on the CPU.
+
+        An output that is not finite is an error that names the picture.
+        """
         resized = torch.from_numpy(np.stack([self._resize(picture) for picture in pictures]))
         batch = resized.permute(0, 3, 1, 2).contiguous().to(self.device)
         pixels = evaluate_transform(batch, self.preprocessing)
-        logits: Tensor = self.network(pixels.contiguous(memory_format=torch.channels_last))
+        pixels = pixels.contiguous(memory_format=torch.channels_last)
+        features = None if self.confidence is None else cast("Network", self.network).pooled(pixels)
+        logits: Tensor = self.network(pixels) if features is None else cast("Network", self.network).head(features)
         finite = logits.isfinite().all(1).cpu()
         if not finite.all():
             first = names[int(finite.int().argmin())]
@@ -117,7 +161,7 @@ class TrainedModel:
                 f"the network's output for {first} is not finite (NaN or infinity), so there is no prediction: its "
                 "training diverged. Train again with a smaller learning rate"
             )
-        return logits.softmax(1).cpu()
+        return logits.softmax(1).cpu(), None if features is None else features.cpu()
 
     def _read(self, image: Picture, *, max_pixels: int) -> NDArray[np.uint8] | DataError:
         """Decode and resize an image: a batch of full-size photographs would fill gigabytes."""
@@ -130,10 +174,13 @@ class TrainedModel:
         size = self.preprocessing.size
         return fit(pixels, (size, size), self.preprocessing.interpolation)
 
-    def _prediction(self, image: Picture, probabilities: Tensor) -> Prediction:
+    def _prediction(
+        self, image: Picture, probabilities: Tensor, novelty: float | None, unknown_below: float | None
+    ) -> Prediction:
         by_class = dict(zip(self.classes, probabilities.tolist(), strict=True))
         label = self.classes[int(probabilities.argmax())]
-        return Prediction(image, label, by_class[label], probabilities=by_class)
+        unknown = None if unknown_below is None else by_class[label] < unknown_below
+        return Prediction(image, label, by_class[label], novelty=novelty, unknown=unknown, probabilities=by_class)
 
 
 def load_model(path: os.PathLike[str] | str, *, device: torch.device | str = "cpu") -> TrainedModel:
@@ -164,5 +211,6 @@ def load_model(path: os.PathLike[str] | str, *, device: torch.device | str = "cp
         Preprocessing.from_dict(facts),
         facts["backbone"],
         alone=method.mates,
+        confidence=Confidence.read(folder),
         stopped=weights.stopped,
     )

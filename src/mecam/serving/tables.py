@@ -22,15 +22,20 @@ def check_form(form: str) -> None:
 
 
 @contextmanager
-def writer(form: str, file: TextIO, classes: Sequence[str] = ()) -> Iterator[Callable[[Prediction], Any]]:
+def writer(
+    form: str, file: TextIO, classes: Sequence[str] = (), judged: Sequence[str] = ()
+) -> Iterator[Callable[[Prediction], Any]]:
     """Yield a function that writes one prediction, with the probabilities of `classes`.
 
     A JSON list has one entry per line. It is closed even if it is empty or an error ends it.
+
+    Args:
+        judged: those of "novelty" and "unknown" that the predictions have.
     """
     check_form(form)
     if form == "csv":
         rows = csv.writer(file, lineterminator="\n")
-        rows.writerow([*COLUMNS, *(f"probability of {name}" for name in classes)])
+        rows.writerow([*COLUMNS, *judged, *(f"probability of {name}" for name in classes)])
         yield lambda prediction: rows.writerow(
             [str(prediction.image), *entry(prediction).values(), *_probabilities(prediction, classes).values()]
         )
@@ -52,8 +57,10 @@ def writer(form: str, file: TextIO, classes: Sequence[str] = ()) -> Iterator[Cal
 def entry(prediction: Prediction, classes: Sequence[str] = ()) -> dict[str, Any]:
     """Return a prediction as JSON has it, with the probabilities of `classes`."""
     probability = None if prediction.probability is None else round(prediction.probability, DIGITS)
+    novelty = {} if prediction.novelty is None else {"novelty": round(prediction.novelty, DIGITS)}
+    unknown = {} if prediction.unknown is None else {"unknown": prediction.unknown}
     shares = {"probabilities": _probabilities(prediction, classes)} if classes else {}
-    return {"class": prediction.label, "probability": probability, **shares}
+    return {"class": prediction.label, "probability": probability, **novelty, **unknown, **shares}
 
 
 def _probabilities(prediction: Prediction, classes: Sequence[str]) -> dict[str, float]:

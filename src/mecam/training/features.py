@@ -98,7 +98,7 @@ def compute(network: Network, data: DomainSet, machine: Machine, key: str, progr
             def report(done: int, before: int = sum(counts[:domain])) -> None:
                 progress(Event("features", before + done, sum(counts), "images"))
 
-            own, computed = _features(network, data, domain, machine, report), True
+            own, computed = features_of(network, data, domain, machine, report), True
             _write(file, own, key)
         features.append(ranks.from_first(own))
     if computed:
@@ -107,8 +107,8 @@ def compute(network: Network, data: DomainSet, machine: Machine, key: str, progr
 
 
 @torch.no_grad()
-def _features(
-    network: Network, data: DomainSet, domain: int, machine: Machine, report: Callable[[int], None]
+def features_of(
+    network: Network, data: DomainSet, domain: int, machine: Machine, report: Callable[[int], None] = lambda _: None
 ) -> Tensor:
     """Return the features (images, num_features) of a domain before dropout, on the CPU."""
     size = BATCH_ON_CPU if machine.device.type == "cpu" else BATCH
