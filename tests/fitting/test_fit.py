@@ -24,6 +24,7 @@ from mecam.fitting.plan import Plan, begin
 from mecam.fitting.publish import publish
 from mecam.progress import Event
 from mecam.recipe import RecipeError
+from mecam.report import write as write_report
 from mecam.runs import RunError, RunFolder
 from mecam.runs.find import verify
 from mecam.serving import export, load_model
@@ -67,7 +68,9 @@ def test_the_folder_is_a_model_in_use(whole: tuple[Path, Verdict, list[str]], im
     assert prediction.label in CLASSES
     assert export(load_model(out), tmp_path, form="safetensors").exists()
     assert (out / "exported" / "model.onnx").exists()
-    assert "<!doctype html>" in (out / "report.html").read_text()
+    for page in (out / "report.html", write_report(out, tmp_path / "page.html")):
+        assert verdict.lines()[0] in page.read_text()
+    assert len(list(out.glob("leave-one-out/*/timing.json"))) == len(DOMAINS)
     assert json.loads((out / "verdict.json").read_text())["accuracy"] == verdict.accuracy
     assert "3 domains, 2 classes, 48 images" in notes[0]
     assert any("usable model" in note for note in notes)

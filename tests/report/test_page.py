@@ -395,6 +395,25 @@ def test_no_column_is_cut_on_a_phone(browser: Any, flat: Path) -> None:
         assert cell.evaluate("e => getComputedStyle(e, '::before').content") == json.dumps(min(DOMAINS))
 
 
+def test_the_page_of_one_run_fits_a_phone(browser: Any, tmp_path: Path) -> None:
+    classes = [f"a class with a long name {number}" for number in range(12)]
+    wrong = [(label, (label + 1) % 12, 0.5) for label in range(12)]
+    run = write_run(tmp_path, 0.5, target="a", data="nowhere", domains=["a", "b"], predicted=wrong, classes=classes)
+    (run.path / "verdict.json").write_bytes(seal({"lines": ["expected accuracy: 50 %", "weakest class: one"]}))
+    file = write(run.path, tmp_path / "page.html")
+    for page in visit(browser, file, viewport={"width": 390, "height": 844}):
+        assert page.tab.evaluate(CUT) == []
+        assert page.overflow() == 0
+        assert page.texts("strong") == ["expected accuracy: 50 %"]
+        page.tab.get_by_role("link", name="1", exact=True).first.click()
+        assert page.tab.evaluate("location.hash") == "#confusion-0-1"
+        assert "10 of 20, 50 %" in page.texts("td")
+        assert page.complaints == []
+    for page in visit(browser, file):
+        assert page.tab.locator(".matrix").is_visible()
+        assert page.tab.locator(".calibration circle").count() == 1
+
+
 def test_a_confusion_shows_its_mistakes(browser: Any, tmp_path: Path) -> None:
     wrong = [(0, 1, 0.50 + 0.001 * number) for number in range(12)] + [(1, 2, 0.3), (2, 2, 0.9)]
     for target in ("a", "b"):

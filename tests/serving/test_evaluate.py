@@ -170,7 +170,10 @@ def test_the_page(run: Path, mixed: Path, tmp_path: Path) -> None:
     assert ask(run, mixed, "--out", file).exit_code == 1
     text = file.read_text(encoding="utf-8")
     page, found = Page(text), mecam.evaluate(run, mixed)
-    assert not page.tags & {"b", "i", "script", "link", "img"}
+    assert not page.tags & {"b", "i", "script", "link"}
+    assert text.count('<img src="data:image/jpeg;base64,') == sum(count for *_, count in found.confusions())
+    assert text.count("<circle") == len(found.calibration)
+    assert sum(one.images for one in found.calibration) == found.images
     assert "&lt;b&gt;" in text
     wrong = [link for link in page.links if not link.startswith("#")]
     assert len(wrong) == found.images - round(found.accuracy * found.images)
@@ -193,7 +196,19 @@ def test_of_many_classes_confusions_are_listed() -> None:
     assert len(text) < 60_000
     assert "and 5 more" in text
     assert [confidence for confidence, _ in mistakes.kept((3, 7))][:2] == [0.104, 0.103]
-    assert len(list(wrong_images(mistakes, str, ""))) == 2
+    assert len(list(wrong_images(mistakes, lambda _: None, str, ""))) == 2
+
+
+def test_pictures_go_to_every_confusion_and_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mecam.serving.page.PICTURES", 3)
+    mistakes = Mistakes(["a", "b"])
+    for number in range(4):
+        mistakes.add(Labelled(Path(f"{number}.png"), 0), 1, number / 10)
+    mistakes.add(Labelled(Path("other.png"), 1), 0, 0.1)
+    _heading, first, second, note = wrong_images(mistakes, lambda _: "AAAA", lambda one: one.image.name, "")
+    assert (first.count("<img"), second.count("<img")) == (2, 1)
+    assert first.index("<img") < first.index("3.png")
+    assert note == "<p>3 of 5 wrong images have a picture on this page.</p>"
 
 
 class Broken(nn.Module):

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+from mecam.benchmark.records_file import add_timing
 from mecam.data.domains import DomainSet
 from mecam.data.folder import Scan
 from mecam.data.open import open_data
@@ -152,15 +153,20 @@ class _Fit:
 
     def _train(self, recipe: Recipe, folder: str, name: str) -> RunFolder:
         """Run or resume a recipe in a folder of the fit."""
+        taken, start = 0, time.monotonic()
 
         def show(event: Event) -> None:
+            nonlocal taken
             if event.task == "step":
+                taken += 1
                 event = replace(event, task=name, text="" if event.loss is None else f"loss {event.loss:.3f}")
             self.progress(event)
 
         run = train(
             recipe, self.out / folder, device=str(self.machine.device), progress=show, data=self.data, warn=self.warn
         )
+        if taken:
+            add_timing(run.path, time.monotonic() - start, taken)
         accuracy = run.read_result()["target_accuracy"]
         text = "" if accuracy is None else f"{100 * accuracy:.1f} % on {recipe.target}"
         self.progress(Event(name, recipe.steps, recipe.steps, text=text, kind="done"))
@@ -238,7 +244,7 @@ class _Fit:
     def _deliver(self, verdict: Verdict) -> Verdict:
         """Write the page, the export and the verdict. The export of an unchanged model is kept."""
         title = f"{self.data.name}: each domain left out in turn"
-        write_report(self.out / LEFT_OUT, self.out / REPORT, title=title)
+        write_report(self.out / LEFT_OUT, self.out / REPORT, title=title, lead=verdict.lines())
         model, file = digest(read_bytes(RunFolder(self.out).model_file)), self.out / EXPORTED / "model.onnx"
         if not file.exists() or _exported(self.out) != model:
             self._note("exporting to ONNX")

@@ -57,7 +57,7 @@ class Verdict:
         return min(self.by_domain, key=self.by_domain.__getitem__)
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "path": str(self.path)}
+        return {**asdict(self), "path": str(self.path), "lines": self.lines()}
 
     def lines(self) -> list[str]:
         """Return the lines that `mecam fit` prints."""

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from mecam.data.domains import DomainSet
 from mecam.report.curves import short
 from mecam.runs import RunFolder
+from mecam.serving.pictures import thumbnail
 from mecam.serving.tally import Tally
 
-SIDE = 64  # pixels
 BYTES = 6_000_000  # limit for all thumbnails, in base64: a page of a thousand runs stays below 15 MB
 CLASSES = 7  # shown per domain
 MISTAKES = 400  # listed per run, the most confident ones
@@ -37,7 +34,7 @@ class Thumbnails:
         """Return the index of this image; None when no room is left."""
         key = (data.fingerprint, domain, index)
         if key not in self._places:
-            text = _png(data, domain, index)
+            text = picture(data, domain, index)
             if len(text) > self._left:
                 return None
             self._left -= len(text)
@@ -127,10 +124,6 @@ def class_names(folder: RunFolder, data: DomainSet | None, labels: Sequence[int]
     return classes
 
 
-def _png(data: DomainSet, domain: int, index: int) -> str:
-    pixels = data.images(domain, [index])[0].permute(1, 2, 0).numpy()
-    image = Image.fromarray(pixels)
-    image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)  # smaller ones stay as they are
-    file = io.BytesIO()
-    image.save(file, "JPEG", quality=85, optimize=True)
-    return base64.b64encode(file.getvalue()).decode()
+def picture(data: DomainSet, domain: int, index: int) -> str:
+    """Return a small JPEG of an image, in base64."""
+    return thumbnail(data.images(domain, [index])[0].permute(1, 2, 0).numpy())

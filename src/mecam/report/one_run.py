@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,20 @@ from mecam.data.domains import DomainSet
 from mecam.recipe import Recipe, recipe_of
 from mecam.report.commands import command, toml
 from mecam.report.curves import Number, curve
-from mecam.report.images import Thumbnails, class_names
+from mecam.report.images import class_names, picture
 from mecam.runs import RunError, RunFolder, runs_in
+from mecam.runs.files import read_sealed
+from mecam.serving.chart import calibration_plot
 from mecam.serving.labelled import Labelled
 from mecam.serving.page import Mistakes, confusion, document, table, wrong_images
+from mecam.serving.tally import Tally
 from mecam.serving.weights import where
 from mecam.splits import Part, Split, summarize
 from mecam.training.reopen import reopen
 
 PARTS = {Part.TRAINING: "training images", Part.HELD_OUT: "held-out images"}
+UNSEEN = {Part.TRAINING: "unseen, scored", Part.HELD_OUT: "unseen, not scored"}
+VERDICT = "verdict.json"  # of mecam fit
 
 
 def only_run(out: Path) -> RunFolder | None:
@@ -52,6 +57,7 @@ def one_run_page(folder: RunFolder, *, images: bool = True) -> tuple[str, list[s
     splits = chosen["splits"] if result is None else result["splits"]
     mistakes = [] if result is None else _mistakes(folder, recipe, notes, images=images)
     parts = [
+        *_verdict(folder),
         *(f'<p class="note">{escape(note)}</p>' for note in notes),
         table([("", ""), *_facts(recipe, splits, selected, folder.path.name)], text=(1,)),
         "<h2>Domains</h2>",
@@ -64,6 +70,13 @@ def one_run_page(folder: RunFolder, *, images: bool = True) -> tuple[str, list[s
         rows = [(str(name), str(value)) for name, value in environment.items()]
         parts += ["<h2>Environment</h2>", table([("", ""), *rows], text=(1,))]
     return document(f"{Path(recipe.data).name}: {recipe.method} with {recipe.optimizer}", parts), notes
+
+
+def _verdict(folder: RunFolder) -> Iterator[str]:
+    """Yield what mecam fit found out about this model; nothing for other runs."""
+    file = folder.path / VERDICT
+    for place, line in enumerate(read_sealed(file, ()).get("lines", ()) if file.exists() else ()):
+        yield f"<p>{escape(str(line))}</p>" if place else f"<p><strong>{escape(str(line))}</strong></p>"
 
 
 def _progress(folder: RunFolder, records: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
@@ -81,6 +94,7 @@ def _facts(recipe: Recipe, splits: Mapping[str, Any], selected: int | None, run_
     unseen = [] if recipe.target is None else [(f"accuracy on {recipe.target}, unseen", _percent(summary.target))]
     return [
         *unseen,
+        *_scored(splits, recipe.target),
         ("accuracy on the sources' held-out images", _percent(summary.validation)),
         ("weights", "averaged" if selected is None else f"of step {selected} of {recipe.steps}"),
         ("data", recipe.data),
@@ -91,11 +105,20 @@ def _facts(recipe: Recipe, splits: Mapping[str, Any], selected: int | None, run_
     ]
 
 
+def _scored(splits: Mapping[str, Any], target: str | None) -> list[tuple[str, str]]:
+    """Return how many images of the unseen domain are scored, if not all."""
+    scored, rest = (splits.get(f"{target} {part}", {}).get("images", 0) for part in (Part.TRAINING, Part.HELD_OUT))
+    if not scored or not rest:
+        return []
+    share = f"{100 * scored / (scored + rest):.0f} %"
+    return [(f"images of {target} that are scored", f"{scored:,} of {scored + rest:,}, {share}")]
+
+
 def _split_rows(splits: Mapping[str, Any], target: str | None) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("domain", "part", "images", "accuracy", "balanced accuracy", "calibration error")]
     for name, metrics in splits.items():
         split = Split.parse(name)
-        part = f"{PARTS[split.part]}{', unseen' if split.domain == target else ''}"
+        part = (UNSEEN if split.domain == target else PARTS)[split.part]
         shares = (metrics.get(metric) for metric in ("accuracy", "balanced_accuracy", "calibration_error"))
         rows.append((split.domain, part, f"{metrics['images']:,}", *map(_percent, shares)))
     return rows
@@ -108,35 +131,29 @@ def _mistakes(folder: RunFolder, recipe: Recipe, notes: list[str], *, images: bo
         return []
     data = _data(folder, recipe, notes) if images else None
     classes = class_names(folder, data, [*columns["label"], *columns["predicted"]])
-    counts = np.zeros((len(classes), len(classes)), dtype=int)
     mistakes, places = Mistakes(classes), {}
     for place, (label, predicted) in enumerate(zip(columns["label"], columns["predicted"], strict=True)):
-        counts[label, predicted] += 1
         if label != predicted:
             domain, index = columns["domain"][place], columns["index"][place]
             name = f"image {index}" if data is None else data.sample_name(domain, index)
             one = Labelled(Path(name), label, str(domain))
             places[one] = (domain, index)
             mistakes.add(one, predicted, columns["confidence"][place])
+
+    def shown(one: Labelled) -> str | None:
+        return None if data is None else picture(data, *places[one])
+
+    tally = Tally.of(len(classes), *(np.array(columns[name]) for name in ("label", "predicted", "confidence")))
     what = "held-out images of all domains" if recipe.target is None else f"{recipe.target}, unseen"
-    show = _shown(data, places)
     return [
+        f"<h2>Calibration: {escape(what)}</h2>",
+        calibration_plot(tally.bins),
         f'<h2 id="confusion">Confusion: {escape(what)}</h2>',
-        confusion(classes, counts.tolist(), mistakes),
-        *wrong_images(mistakes, show, "mecam evaluate with --wrong lists those of a folder"),
+        confusion(classes, tally.confusion.tolist(), mistakes),
+        *wrong_images(
+            mistakes, shown, lambda one: escape(str(one.image)), "mecam evaluate with --wrong lists those of a folder"
+        ),
     ]
-
-
-def _shown(data: DomainSet | None, places: Mapping[Labelled, tuple[int, int]]) -> Callable[[Labelled], str]:
-    """Return a function that makes the HTML of an image: its name, with a thumbnail if the data are here."""
-    thumbnails = Thumbnails()
-
-    def show(one: Labelled) -> str:
-        image = None if data is None else thumbnails.add(data, *places[one])
-        picture = "" if image is None else f'<img src="data:image/jpeg;base64,{thumbnails.images[image]}" alt=""> '
-        return f"{picture}{escape(str(one.image))}"
-
-    return show
 
 
 def _data(folder: RunFolder, recipe: Recipe, notes: list[str]) -> DomainSet | None:

@@ -11,10 +11,15 @@ from pathlib import Path
 from urllib.parse import quote
 
 from mecam import __version__
+from mecam.data.domains import DataError
+from mecam.serving.chart import calibration_plot
 from mecam.serving.evaluation import PAIRS, WHOLE, Evaluation
 from mecam.serving.labelled import Labelled
+from mecam.serving.pictures import pixels_of, thumbnail
 
 LISTED = 100  # wrong images listed per confusion, the most confident first
+PICTURES, BYTES = 400, 4_000_000  # embedded in a page
+NARROW = 8  # classes whose confusion matrix fits a phone
 STYLE = """
 :root { color-scheme: light dark; --line: #8886; --wrong: #c0392b; --right: #1e8e5a; }
 * { box-sizing: border-box; }
@@ -27,10 +32,30 @@ th, td { text-align: right; padding: 0.3rem 0.7rem; border-bottom: 1px solid var
 th:first-child, td.text { text-align: left; } thead th { vertical-align: bottom; }
 .hit { background: color-mix(in srgb, var(--right) var(--share), transparent); }
 .miss { background: color-mix(in srgb, var(--wrong) var(--share), transparent); }
-a { color: inherit; } img { vertical-align: middle; }
+a { color: inherit; } img { display: block; width: 64px; height: 64px; object-fit: cover; border-radius: 4px; }
+.pictures { list-style: none; padding: 0; display: grid; gap: 0.7rem 1rem;
+  grid-template-columns: repeat(auto-fill, minmax(min(100%, 15rem), 1fr)); }
+.pictures li { display: flex; gap: 0.7rem; align-items: center; font-size: 0.85rem; min-width: 0; }
+.pictures li > span { min-width: 0; }
+.calibration { margin: 0; max-width: 26rem; } .calibration svg { width: 100%; } figcaption { font-size: 0.85rem; }
+.calibration text { font-size: 11px; fill: currentColor; } .calibration circle { fill: var(--right); opacity: 0.85; }
+.grid { stroke: var(--line); } .diagonal { stroke: currentColor; stroke-dasharray: 4 4; }
+.narrow-only { display: none; }
 :target { outline: 3px solid var(--wrong); outline-offset: 0.4rem; }
 pre { white-space: pre-wrap; border: 1px solid var(--line); padding: 0.7rem; }
 footer { margin-top: 3rem; opacity: 0.7; }
+@media (max-width: 40rem) {
+  .wide-only { display: none; } .narrow-only { display: block; }
+  .matrix th, .matrix td { padding: 0.2rem 0.25rem; font-size: 0.8rem; white-space: normal; }
+  .matrix thead th:not(:first-child) { writing-mode: vertical-rl; text-align: left; }
+  .rows, .rows tbody, .rows th, .rows td { display: block; } .rows thead { display: none; }
+  .rows tr { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); padding: 0.4rem 0;
+    border-bottom: 1px solid var(--line); }
+  .rows th, .rows td { border: 0; padding: 0.1rem 0.5rem 0.1rem 0; text-align: left; white-space: normal;
+    overflow-wrap: anywhere; }
+  .rows th, .rows td.text { grid-column: 1 / -1; }
+  .rows td[data-name]::before { content: attr(data-name); display: block; opacity: 0.7; font-size: 0.8rem; }
+}
 """
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
@@ -65,9 +90,10 @@ def evaluation_page(evaluation: Evaluation, mistakes: Mistakes, source: Path, fi
     if len(evaluation.domains) > 1:
         parts += ["<h2>Domains</h2>", table(evaluation.domain_rows())]
     names = [one.name for one in evaluation.classes]
+    parts += ["<h2>Calibration</h2>", calibration_plot(evaluation.calibration)]
     parts += ["<h2>Classes</h2>", table(evaluation.class_rows()), '<h2 id="confusion">Confusion</h2>']
     parts.append(confusion(names, evaluation.confusion, mistakes))
-    parts += wrong_images(mistakes, lambda one: _link(one.image, file), "mecam evaluate --wrong lists all")
+    parts += wrong_images(mistakes, _picture, lambda one: _link(one.image, file), "mecam evaluate --wrong lists all")
     for title, lines in (("Images that cannot be read", evaluation.unreadable), ("Ignored", evaluation.ignored)):
         if lines:
             parts.append(f"<h2>{title}</h2><ul>{''.join(f'<li>{escape(line)}</li>' for line in lines[:LISTED])}</ul>")
@@ -94,7 +120,8 @@ def table(rows: Sequence[Sequence[str]], *, text: Sequence[int] = ()) -> str:
     cells = []
     for first, *others in body:
         rest = (
-            f"<td{' class=text' if place in text else ''}>{escape(value)}</td>" for place, value in enumerate(others, 1)
+            f"<td{' class=text' if place in text else ''}{_named(head[place])}>{escape(value)}</td>"
+            for place, value in enumerate(others, 1)
         )
         cells.append(f'<tr><th scope="row">{escape(first)}</th>{"".join(rest)}</tr>')
     return _scrolled(head if any(head) else (), cells)
@@ -107,44 +134,70 @@ def confusion(names: Sequence[str], counts: Sequence[Sequence[int]], mistakes: M
         count, pair = f"{counts[label][predicted]:,}", (label, predicted)
         return f'<a href="#{_anchor(pair)}">{count}</a>' if pair in mistakes.counts else count
 
+    pairs = [(label, predicted) for label, row in enumerate(counts) for predicted, n in enumerate(row) if n]
+    wrong = sorted((pair for pair in pairs if pair[0] != pair[1]), key=lambda pair: -counts[pair[0]][pair[1]])
+    listed = [
+        f'<tr><th scope="row">{escape(names[label])}</th><td{_named("predicted")}>{escape(names[predicted])}</td>'
+        f"<td{_named('images')}>{cell(label, predicted)}</td></tr>"
+        for label, predicted in wrong[:PAIRS]
+    ]
+    found = _scrolled(["label", "predicted", "images"], listed)
     if len(names) > WHOLE:
-        pairs = [(label, predicted) for label, row in enumerate(counts) for predicted, n in enumerate(row) if n]
-        wrong = sorted((pair for pair in pairs if pair[0] != pair[1]), key=lambda pair: -counts[pair[0]][pair[1]])
-        head = ["label", "predicted", "images"]
-        rows = [
-            f'<tr><th scope="row">{escape(names[label])}</th><td class=text>{escape(names[predicted])}</td>'
-            f"<td>{cell(label, predicted)}</td></tr>"
-            for label, predicted in wrong[:PAIRS]
-        ]
-    else:
-        head, rows = ["label \\ predicted", *names], []
-        for label, row in enumerate(counts):
-            total, cells = max(1, sum(row)), []
-            for predicted, count in enumerate(row):
-                kind = "hit" if predicted == label else "miss"
-                shade = f' class={kind} style="--share: {60 * count / total:.0f}%"' if count else ""
-                cells.append(f"<td{shade}>{cell(label, predicted)}</td>")
-            rows.append(f'<tr><th scope="row">{escape(names[label])}</th>{"".join(cells)}</tr>')
-    return _scrolled(head, rows)
+        return found
+    rows = []
+    for label, row in enumerate(counts):
+        total, cells = max(1, sum(row)), []
+        for predicted, count in enumerate(row):
+            kind = "hit" if predicted == label else "miss"
+            shade = f' class={kind} style="--share: {60 * count / total:.0f}%"' if count else ""
+            cells.append(f"<td{shade}>{cell(label, predicted)}</td>")
+        rows.append(f'<tr><th scope="row">{escape(names[label])}</th>{"".join(cells)}</tr>')
+    matrix = _scrolled(["label \\ predicted", *names], rows, kind="matrix")
+    if len(names) <= NARROW:
+        return matrix
+    return f'<div class="wide-only">{matrix}</div><div class="narrow-only">{found}</div>'
 
 
-def wrong_images(mistakes: Mistakes, show: Callable[[Labelled], str], where: str) -> Iterator[str]:
-    """Yield a section per confusion, the most frequent first.
+def wrong_images(
+    mistakes: Mistakes, picture: Callable[[Labelled], str | None], name: Callable[[Labelled], str], where: str
+) -> Iterator[str]:
+    """Yield a section per confusion, the most frequent first. The most confident mistakes of each have pictures.
 
     Args:
-        show: the HTML of an image.
+        picture: the `thumbnail` of an image; None if it is not here.
+        name: the HTML of its name.
         where: which command lists the images that are left out here.
     """
-    if mistakes.counts:
-        yield "<h2>Wrong images</h2>"
+    if not mistakes.counts:
+        return
+    yield "<h2>Wrong images</h2>"
+    places = sorted((place, pair) for pair in mistakes.counts for place in range(len(mistakes.kept(pair))))
+    pictured, left, shown = set(places[:PICTURES]), BYTES, 0  # the most confident ones of every confusion first
     for pair, count in sorted(mistakes.counts.items(), key=lambda item: (-item[1], item[0])):
         label, predicted = (escape(mistakes.classes[place]) for place in pair)
-        lines = [f"<li>{100 * confidence:.1f} %: {show(one)}</li>" for confidence, one in mistakes.kept(pair)]
+        lines = []
+        for place, (confidence, one) in enumerate(mistakes.kept(pair)):
+            image = picture(one) if (place, pair) in pictured and left > 0 else None
+            embedded = "" if image is None else f'<img src="data:image/jpeg;base64,{image}" alt="">'
+            left, shown = left - len(image or ""), shown + (image is not None)
+            lines.append(f"<li>{embedded}<span>{100 * confidence:.1f} %: {name(one)}</span></li>")
         more = f"<p>and {count - len(lines):,} more; {escape(where)}</p>" if count > len(lines) else ""
         yield (
             f'<section id="{_anchor(pair)}"><h3>{label}, predicted as {predicted}: {count:,}</h3>'
-            f'<ul>{"".join(lines)}</ul>{more}<p><a href="#confusion">back to the confusions</a></p></section>'
+            f'<ul class="pictures">{"".join(lines)}</ul>{more}'
+            '<p><a href="#confusion">back to the confusions</a></p></section>'
         )
+    total = sum(mistakes.counts.values())
+    if 0 < shown < total:
+        yield f"<p>{shown:,} of {total:,} wrong images have a picture on this page.</p>"
+
+
+def _picture(one: Labelled) -> str | None:
+    """Return the thumbnail of a file; None if it is gone."""
+    try:
+        return thumbnail(pixels_of(one.image))
+    except DataError:
+        return None
 
 
 def _link(image: Path, file: Path) -> str:
@@ -160,7 +213,12 @@ def _anchor(pair: tuple[int, int]) -> str:
     return f"confusion-{pair[0]}-{pair[1]}"
 
 
-def _scrolled(head: Iterable[str], body: Iterable[str]) -> str:
+def _named(column: str) -> str:
+    """Return the attribute with the name of the column, which a narrow screen shows in each cell."""
+    return f' data-name="{escape(column)}"' if column else ""
+
+
+def _scrolled(head: Iterable[str], body: Iterable[str], kind: str = "rows") -> str:
     cells = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
     top = f"<thead><tr>{cells}</tr></thead>" if cells else ""
-    return f'<div class="scroll"><table>{top}<tbody>{"".join(body)}</tbody></table></div>'
+    return f'<div class="scroll"><table class="{kind}">{top}<tbody>{"".join(body)}</tbody></table></div>'

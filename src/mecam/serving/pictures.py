@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from torch import Tensor
 from mecam.data.decode import MAX_PIXELS, decode
 from mecam.data.domains import DataError
 
+SIDE = 64  # pixels of a thumbnail
 # a file, its bytes, an open Pillow image, an array (height, width[, 3]) or a tensor ([3, ]height, width)
 Picture = Path | str | bytes | Image.Image | NDArray[Any] | Tensor
 
@@ -45,6 +48,14 @@ def pixels_of(picture: Picture, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.u
         return _pixels(picture, name_of(picture), "(height, width, 3) or (height, width)")
     source = Path(picture) if isinstance(picture, str) else picture
     return decode(source, name=name_of(picture), max_pixels=max_pixels)
+
+
+def thumbnail(pixels: NDArray[np.uint8]) -> str:
+    """Return a small JPEG in base64, to embed in a page."""
+    image, file = Image.fromarray(pixels), io.BytesIO()
+    image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)  # smaller ones stay as they are
+    image.save(file, "JPEG", quality=85, optimize=True)
+    return base64.b64encode(file.getvalue()).decode()
 
 
 def _rows_first(tensor: Tensor) -> NDArray[Any]:
