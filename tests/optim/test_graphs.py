@@ -70,7 +70,7 @@ class Graph:
     """A stand-in for `Captured` that needs no GPU. The second call, where a capture would be, raises `unfit`."""
 
     made: list["Graph"] = []
-    unfit: Exception | None = None
+    unfit: BaseException | None = None
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function, self.calls = function, 0
@@ -204,12 +204,28 @@ def test_a_loaded_state_is_captured_anew(made: list[Graph], method: type[Sharpne
     assert [graph.calls for graph in made] == [1, 1]
 
 
-@pytest.mark.usefixtures("made")
-def test_an_error_of_the_loss_function_is_the_users() -> None:
+def test_an_error_of_the_loss_function_is_the_users(made: list[Graph]) -> None:
     model = network()
     step = captured(torch.optim.SGD(model.parameters(), lr=0.1), model)
     with pytest.raises(ValueError, match="batch_size"):
         step(torch.zeros(4, 6).double(), torch.zeros(3, dtype=torch.long))
+    (x, y), *_ = batches(4)
+    step(x, y)
+    assert [graph.calls for graph in made] == [1, 1]  # a capture cannot create the optimizer's state
+
+
+def test_an_interrupted_capture_is_taken_again(made: list[Graph], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = network()
+    step = captured(SAM(model.parameters(), torch.optim.SGD, lr=0.1, model=model, nonfinite="skip"), model)
+    (x, y), *_ = batches(8)
+    step(x, y)
+    with monkeypatch.context() as patches:
+        patches.setattr(Graph, "unfit", KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            step(x, y)
+    step(x, y)
+    assert [graph.calls for graph in made] == [2, 1]
+    assert step.reason is None
 
 
 def test_a_skipped_first_step_is_not_what_is_captured(made: list[Graph]) -> None:

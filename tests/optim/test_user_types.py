@@ -14,7 +14,7 @@ PROGRAM = """
 import torch
 from torch import Tensor, nn
 
-from mecam.optim import SAM, MeCAM, RhoSchedule, SharpnessAware, cosine, create
+from mecam.optim import SAM, MeCAM, RhoSchedule, SharpnessAware, capture, cosine, create
 from mecam.virtual import MixStyle
 
 model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.LazyLinear(2))
@@ -37,6 +37,16 @@ def closure() -> Tensor:
 loss: Tensor = optimizer.step(closure)
 schedule.step()
 count: int | Tensor = optimizer.skipped
+
+
+def loss_of(inputs: Tensor) -> Tensor:
+    loss: Tensor = model(inputs).square().mean()
+    return loss
+
+
+step = capture(optimizer, loss_of)
+captured: Tensor = step(torch.ones(2, 3, 8, 8))
+reason: str | None = step.reason
 """
 WRONG = PROGRAM.replace('nonfinite="skip"', 'nonfinite="skips"').replace("clip_norm=1.0", 'clip_norm="1"')
 

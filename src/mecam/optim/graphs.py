@@ -127,12 +127,16 @@ class CapturedStep:
         skipped = int(self.optimizer.skipped) if first and isinstance(self.optimizer, SharpnessAware) else 0
         try:
             loss: Tensor = self._graphs[kind](*inputs)
-        except (RuntimeError, ValueError, TypeError) as error:
-            if first:
-                raise  # it ran eagerly: the error is the user's
+        except BaseException as error:
+            if first or not isinstance(error, (RuntimeError, ValueError, TypeError)):
+                del self._graphs[kind]  # the next step of this kind is a first one again, which creates state
+                if not self._graphs:
+                    self._captured_for = None
+                raise
             if isinstance(self.optimizer, SharpnessAware):
                 self.optimizer._running = None  # nothing ran on the device: there is nothing to restore
-            self.reason = f"the step cannot be captured as a CUDA graph ({str(error).splitlines()[0]})"
+            message = str(error).partition("\n")[0]
+            self.reason = f"the step cannot be captured as a CUDA graph ({message})"
             self._warn(self.reason)
             return self._eager(*inputs)
         if first and isinstance(self.optimizer, SharpnessAware) and self.optimizer.skipped > skipped:
