@@ -365,12 +365,47 @@ def test_domains_that_lack_a_class_are_trained_on_from_a_store(images: Path, tmp
     shutil.rmtree(data / "lab" / "red")
     refused = mecam("train", "--data", str(data), *TINY, "--out", str(tmp_path / "out"))
     assert refused.exit_code == 2
-    assert f"mecam data pack {data} --out STORE --allow-missing-classes, then --data STORE" in refused.stderr
+    assert "'lab' has no images of 'red'" in refused.stderr
+    assert "To use the data as it is, give --allow-missing-classes" in refused.stderr
+    allowed = mecam("train", "--data", str(data), *TINY, "--out", str(tmp_path / "out"), "--allow-missing-classes")
+    assert allowed.exit_code == 0, allowed.stderr
     assert mecam("data", "pack", str(data), "--out", str(store)).exit_code == 2
     assert mecam("data", "pack", str(data), "--out", str(store), "--allow-missing-classes").exit_code == 0
     for words in (["--target", "lab"], ["--target", "home", "--set", "balanced=true"]):
         done = mecam("train", "--data", str(store), *TINY, *words, "--out", str(tmp_path / words[1]))
         assert done.exit_code == 0, done.stderr
+
+
+def test_folders_with_other_layouts(images: Path, tmp_path: Path) -> None:
+    """Nothing is trained before the question is answered; the answer is a part of the recipe."""
+    for file in images.rglob("*.png"):
+        place = tmp_path / "data" / file.parts[-2] / f"site {file.parts[-3]}" / file.name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, place)
+    words = ["train", "--data", str(tmp_path / "data"), *TINY, "--steps", "1", "--out", str(tmp_path / "out")]
+    asked = mecam(*words)
+    assert (asked.exit_code, asked.stdout, (tmp_path / "out").exists()) == (2, "", False)
+    assert re.match(r"mecam: the folders below .* look like domains: 'site clinic',.* Did you mean", asked.stderr)
+    answered = mecam(*words, "--layout", "class/domain", "--target", "site lab")
+    assert "accuracy on site lab, which was not trained on" in answered.stdout
+    recipe = json.loads((run_folder(tmp_path / "out") / "run.json").read_text())["recipe"]
+    assert (recipe["layout"], recipe["domain_from"]) == ("class/domain", None)
+    page = mecam("report", str(tmp_path / "out"), "--out", str(tmp_path / "page.html"))
+    assert (page.exit_code, page.stderr) == (0, "")
+
+
+def test_a_single_domain_is_trained_on_and_not_left_out(images: Path, tmp_path: Path) -> None:
+    words = ["--data", str(images / "lab"), "--layout", "class", *TINY, "--steps", "1", "--out", str(tmp_path / "out")]
+    done = mecam("train", *words)
+    assert done.exit_code == 0
+    assert "lab: 1 domain, 2 classes, 16 images" in done.stderr
+    assert "mecam: lab has a single domain, 'lab': the model is validated on images held out of it" in done.stderr
+    left_out = mecam("train", *words[:-1], str(tmp_path / "other"), "--target", "lab")
+    assert "lab has a single domain, 'lab', and it cannot be left out. Train on it, without --target" in left_out.stderr
+    for command in (["bench"], ["bench", "--target", "lab"]):
+        refused = mecam(*command, *words)
+        assert refused.exit_code == 2
+        assert "leaving out a domain takes two. Train on it with mecam train" in refused.stderr
 
 
 def test_training_begins_with_what_there_is(images: Path, tmp_path: Path) -> None:

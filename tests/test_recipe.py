@@ -45,7 +45,7 @@ def test_a_repr_has_what_departs_from_the_defaults(values: dict[str, Any], shown
     ("values", "message"),
     [
         ({"optimiser": "sam"}, "no entry 'optimiser'; did you mean optimizer"),
-        ({"zzz": 1}, "no entry 'zzz'; known are augment, averaging"),
+        ({"zzz": 1}, "no entry 'zzz'; known are allow_missing_classes, augment"),
         ({"rho": 1}, r"no entry 'rho'; .* has its table's name before it, such as optimizer_settings\.rho$"),
         ({"learning_rate": 1}, r"no entry 'learning_rate'; did you mean lr\?$"),
         ({"Batch-Size": 1}, r"no entry 'Batch-Size'; did you mean batch\?$"),

@@ -85,7 +85,9 @@ class Recipe:
     baseline of run ids and must not change.
     """
 
-    data: str = entry("shapes", "shapes, a folder root/<domain>/<class>/<image>, or a data set of mecam data list.")
+    data: str = entry(
+        "shapes", "shapes, a folder root/<domain>/<class>/<image>, a CSV file, or a data set of mecam data list."
+    )
     target: str | None = entry(None, "Domain to leave out. Default: train on all domains.")
     method: str = entry("erm", "Training objective: mecam list methods.")
     optimizer: str = entry("adam", "Optimizer: mecam list optimizers.")
@@ -117,6 +119,9 @@ class Recipe:
     )
     augment: bool = entry(True, "Augment training images.")
     skip_unreadable: bool = entry(False, "Skip unreadable images and report them.")
+    layout: str | None = entry(None, "Folders from the root down, such as class/domain. Default: domain/class.")
+    domain_from: str | None = entry(None, "Domain of an image: a regular expression on its path, or exif:Model.")
+    allow_missing_classes: bool = entry(False, "Allow domains that lack classes of other domains.")
     trainable: Trainable = entry("all", "Weights to train; head: on cached features of the frozen backbone.")
     freeze_bn: bool | None = entry(None, "Freeze batch norm. Default: for pretrained backbones.")
     precision: Literal["auto", "fp32", "bf16"] = entry("auto", "Floating-point format of the backbone.")
@@ -164,9 +169,11 @@ class Recipe:
         return asdict(self)
 
     @property
-    def on_error(self) -> Literal["refuse", "skip"]:
-        """Return what `open_data` does with images that cannot be read."""
-        return "skip" if self.skip_unreadable else "refuse"
+    def reading(self) -> dict[str, Any]:
+        """Return the arguments of `open_data` beside the data."""
+        from mecam.data.open import reading
+
+        return reading(vars(self))
 
     @property
     def run_id(self) -> str:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from mecam.data.domains import DataError
-from mecam.data.folder import Scan, scan
+from mecam.data.folder import scan
+from mecam.data.scan import Scan
 
 
 def tree(root: Path, *files: str) -> Path:
@@ -102,8 +103,6 @@ def test_odd_class_names_work(tmp_path: Path) -> None:
         ([], "has no folders in it"),
         (["1.png"], "has no folders in it"),
         (["a/cat/x.txt", "b/cat/x.txt"], "no images below"),
-        (["cat/1.png", "dog/1.png"], r"no images below .*; expected root/<domain>/<class>/<image>.*'cat': not folders"),
-        (["a/cat/1.png", "a/dog/1.png"], "single domain, 'a'; at least two .* without a target on one domain"),
         (["a/cat/1.png", "b/cat/x.txt"], "no images in the domain 'b'"),
     ],
 )
@@ -125,7 +124,7 @@ def test_a_file_as_root_is_refused(tmp_path: Path) -> None:
 
 def test_a_class_missing_in_a_domain_is_refused_unless_allowed(root: Path) -> None:
     tree(root, "b/fox/1.png", "a/fox/only.txt")
-    with pytest.raises(DataError, match=r"'a' has no images of 'fox'.*missing_classes=.allow."):
+    with pytest.raises(DataError, match=r"'a' has no images of 'fox'.*--allow-missing-classes"):
         scan(root)
     scanned = scan(root, missing_classes="allow")
     assert scanned.classes == ("cat", "dog", "fox")

@@ -105,7 +105,7 @@ def test_a_csv_file(tmp_path: Path) -> None:
     [
         (b"path,label\na.png,dog\nb.png,Horse\nc.png,cow\n", r"photos\.csv \(line 3\) has classes .*'Horse' \(did you "
          r"mean horse\?\), 'cow'.*The model's classes: 'cat', 'dog', 'horse'\. Those here: 'dog', 'Horse', 'cow'"),
-        (b"file,label\na.png,dog\n", r"photos\.csv has no column path; its first line is 'file,label'"),
+        (b"file,label\na.png,dog\n", r"photos\.csv has no column path; its columns are 'file,label'"),
         (b"", r"photos\.csv has no column path and label"),
         (b"path,label\na.png\n", r"photos\.csv, line 2: no label"),
         (b"path,label,domain\na.png,dog,\n", r"photos\.csv, line 2: no domain"),

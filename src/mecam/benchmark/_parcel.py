@@ -12,7 +12,6 @@ from typing import Any
 
 from mecam.data.domains import DataError
 from mecam.data.open import SHAPES, cache_folder, open_data
-from mecam.data.pack import OnError
 from mecam.data.store import DATA, HEADER, INDEX, NAMES, Store, is_store
 
 PIECE = 64 << 20  # bytes of a data set in one Ray object
@@ -27,9 +26,9 @@ class Parcel:
     pieces: Mapping[str, Sequence[Any]] | None = None  # Ray objects of each file, in order
 
     @staticmethod
-    def of(data: str, *, on_error: OnError = "refuse") -> Parcel | None:
+    def of(data: str, **reading: Any) -> Parcel | None:
         """Return the parcel of a data set; None for the embedded set, which every node draws itself."""
-        store = None if data == SHAPES else open_data(data, on_error=on_error)
+        store = None if data == SHAPES else open_data(data, **reading)
         return Parcel(store.path.absolute(), store.fingerprint) if isinstance(store, Store) else None
 
     def packed(self) -> Parcel:

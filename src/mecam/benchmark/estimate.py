@@ -164,5 +164,5 @@ def _means(runs: Iterable[_Timed]) -> dict[Kind, float]:
 
 
 def _measure(recipe: Recipe, device: str) -> Cost:
-    data = open_data(recipe.data, on_error=recipe.on_error)
+    data = open_data(recipe.data, **recipe.reading)
     return cost_of(recipe, find_machine(device, recipe.precision), data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,18 +17,18 @@ from mecam.benchmark.jobs import Engine
 from mecam.benchmark.local import LocalEngine
 from mecam.benchmark.records_file import Record, add_records, read_measurements, read_records
 from mecam.data import known
-from mecam.data.domains import DataError, HasDomains, domain_index
-from mecam.data.open import locate, open_data
-from mecam.data.pack import OnError
+from mecam.data.domains import DataError, HasDomains, check_several, domain_index
+from mecam.data.open import READING, locate, open_data, reading
 from mecam.methods import METHODS
 from mecam.progress import Event, Progress, showing, shown, silent
-from mecam.recipe import Recipe, RecipeError, assign, entry_kind, option
+from mecam.recipe import Recipe, RecipeError, assign, entry_kind, option, spelled
 from mecam.runs import RunFolder
 from mecam.training.build import check_parts, check_start, starts_at_random
 
 if TYPE_CHECKING:
     from mecam.benchmark.ray_engine import RayEngine
 
+Opened = Callable[[HasDomains], object]
 DEFAULT = {"target": plan.ALL, "seed": [0, 1, 2]}
 LOG = "bench.log"
 TASK = "benchmark"
@@ -101,10 +101,12 @@ def plan_runs(
     grid: str = "none",
     absent: bool = False,
     probe: bool = False,
+    opened: Opened | None = None,
 ) -> list[Recipe]:
     """Expand the options into runs; with `absent`, also those on benchmarks that are not on this machine.
 
     With `probe`, a head on the frozen backbone is added for each data set, target, seed and pretrained backbone.
+    `opened` gets each data set.
     """
     if draws < 1:
         raise RecipeError(f"--draws {draws} is not allowed; it must be at least 1")
@@ -120,7 +122,7 @@ def plan_runs(
     given = {name: value for name, value in given.items() if value is not None}
     for assignment in assignments:
         assign(given, assignment)
-    recipes = runs_of(settings.merge(blocks, given), absent=absent)
+    recipes = runs_of(settings.merge(blocks, given), absent=absent, opened=opened)
     if (ordered := GRIDS[grid]) is not None:
         other = next((recipe.optimizer for recipe in recipes if recipe.optimizer != "mecam"), None)
         if other is not None:
@@ -133,7 +135,7 @@ def plan_runs(
 
 def _probes(recipes: Sequence[Recipe]) -> list[Recipe]:
     """Return the heads on frozen features that these runs are compared with; none without pretrained weights."""
-    shared = ("data", "target", "seed", "backbone", "weights", "pretrained", "image_size", "holdout", "skip_unreadable")
+    shared = ("data", "target", "seed", "backbone", "weights", "pretrained", "image_size", "holdout", *READING)
     probes: dict[str, Recipe] = {}
     for recipe in recipes:
         if not starts_at_random(recipe):
@@ -143,19 +145,28 @@ def _probes(recipes: Sequence[Recipe]) -> list[Recipe]:
     return [probe for run_id, probe in probes.items() if run_id not in known]
 
 
-def runs_of(blocks: Sequence[Mapping[str, Any]], *, absent: bool = False) -> list[Recipe]:
+def runs_of(blocks: Sequence[Mapping[str, Any]], *, absent: bool = False, opened: Opened | None = None) -> list[Recipe]:
     """Expand the blocks into runs. Open their data sets, which packs them on first use: before any run needs them.
 
-    With `absent`, a benchmark of the paper need not be there: its domains are known.
+    With `absent`, a benchmark of the paper need not be there: its domains are known. `opened` gets each data set.
     """
-    sets: dict[str, HasDomains] = {}
-    skips = any(block.get("skip_unreadable", False) is not False for block in blocks)
-    for name in plan.data_sets(blocks):
-        sets[name] = _open(name, on_error="skip" if skips else "refuse", absent=absent)
-    recipes = plan.expand(blocks, {name: data.domains for name, data in sets.items()})
-    for data, target in dict.fromkeys((recipe.data, recipe.target) for recipe in recipes):
-        if target is not None:
-            _require_domain(sets[data], target)
+    sets: dict[tuple[str, ...], HasDomains] = {}
+
+    def data_of(values: Mapping[str, Any]) -> HasDomains:
+        name, how = spelled(values.get("data", Recipe.data)), reading(values)
+        key = name, *map(str, how.values())
+        if key not in sets:
+            sets[key] = _open(name, how, absent=absent)
+            check_several(sets[key])
+            if opened is not None:
+                opened(sets[key])
+        return sets[key]
+
+    recipes = plan.expand(blocks, lambda values: data_of(values).domains)
+    for recipe in recipes:
+        data = data_of(vars(recipe))
+        if recipe.target is not None:
+            _require_domain(data, recipe.target)
     return recipes
 
 
@@ -168,13 +179,13 @@ def _require_domain(data: HasDomains, target: str) -> None:
         raise
 
 
-def _open(data: str, *, on_error: OnError, absent: bool) -> HasDomains:
+def _open(data: str, how: Mapping[str, Any], *, absent: bool) -> HasDomains:
     if absent and known.is_known(data):
         try:
             locate(data)
         except DataError:
             return known.find(data)
-    return open_data(data, on_error=on_error)
+    return open_data(data, **how)
 
 
 def missing(

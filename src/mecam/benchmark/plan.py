@@ -12,14 +12,14 @@ from the data set: `mecam list profiles`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from mecam import recipe
 from mecam.benchmark import settings
-from mecam.recipe import Recipe, RecipeError, spelled
+from mecam.recipe import Recipe, RecipeError
 
 SETTINGS = tuple(settings.PARTS)
 ALL = "all"
@@ -68,11 +68,11 @@ def shrink(experiment: Experiment) -> Experiment:
     return Experiment(tuple(blocks))
 
 
-def expand(blocks: Sequence[Mapping[str, Any]], domains: Mapping[str, Sequence[str]]) -> list[Recipe]:
+def expand(blocks: Sequence[Mapping[str, Any]], domains: Callable[[Mapping[str, Any]], Sequence[str]]) -> list[Recipe]:
     """Return every run of the blocks once, by seed and then in their order: a first seed can be compared early.
 
-    `domains` gives those of each data set. An entry that a run does not use is left out of it; one that no run uses is
-    an error.
+    `domains` returns those of the data that these entries of a recipe name. An entry that a run does not use is left
+    out of it; one that no run uses is an error.
     """
     from mecam.training.unused import unused  # which imports torch
 
@@ -87,7 +87,7 @@ def expand(blocks: Sequence[Mapping[str, Any]], domains: Mapping[str, Sequence[s
             used.update(name for name, value in values.items() if value != plain.get(name))
             idle.update({name: reasons[name] for name in given if name in reasons and given[name] != "none"})
             target = values.get("target")
-            targets = domains[spelled(values.get("data", "shapes"))] if target == ALL else [target]
+            targets = domains(values) if target == ALL else [target]
             for target in targets:
                 run = Recipe(**{**values, "target": target})
                 recipes.setdefault(run.run_id, run)
@@ -95,13 +95,6 @@ def expand(blocks: Sequence[Mapping[str, Any]], domains: Mapping[str, Sequence[s
         if name not in used:
             raise RecipeError(reason)
     return sorted(recipes.values(), key=lambda run: run.seed)
-
-
-def data_sets(blocks: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the data sets that the blocks name, as their recipes spell them."""
-    named = [block.get("data", "shapes") for block in blocks]
-    names = (name for entry in named for name in (entry if isinstance(entry, list) else [entry]))
-    return list(dict.fromkeys(map(spelled, names)))
 
 
 def _product(block: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -113,7 +113,7 @@ class _Benchmark(Driver):
         self.engine, self.out, self.shared = engine, out.absolute(), shared
         # a run and the claim that is held for it here, by the Ray object that will hold the answer
         self.flights: dict[Any, tuple[Recipe, ExitStack]] = {}
-        self.parcels: dict[tuple[str, str], Parcel | None] = {}  # by data, and what to do with unreadable images
+        self.parcels: dict[tuple[str, ...], Parcel | None] = {}  # by data, and how it is read
         self.stop_by = float("inf")
         self.mailbox = _mailbox()
         # losses are counted here, where the claim is held: Ray itself retries nothing
@@ -150,9 +150,9 @@ class _Benchmark(Driver):
                 try:
                     if not self.shared:  # there, the process that runs it claims it
                         held.enter_context(claim(self.out / recipe.run_id))
-                    source = recipe.data, recipe.on_error
+                    source = (recipe.data, *map(str, recipe.reading.values()))
                     if source not in self.parcels:
-                        self.parcels[source] = Parcel.of(recipe.data, on_error=recipe.on_error)
+                        self.parcels[source] = Parcel.of(recipe.data, **recipe.reading)
                 except ClaimedError:
                     self._wait_for(recipe)
                     continue
@@ -200,7 +200,7 @@ class _Benchmark(Driver):
             self._lose(recipe, _first_line(error))
             return
         if returned is None:  # its node does not see the data
-            source = recipe.data, recipe.on_error
+            source = (recipe.data, *map(str, recipe.reading.values()))
             parcel = self.parcels[source]
             self.parcels[source] = None if parcel is None else parcel.packed()
             self.queue.waiting.appendleft(recipe)

@@ -56,7 +56,7 @@ def work(
     with _logged(out / run_id / LOG):
         try:
             if data is None:
-                data = open_data(recipe.data, on_error=recipe.on_error)
+                data = open_data(recipe.data, **recipe.reading)
             start = time.monotonic()
             try:
                 folder = train(recipe, out, device=device, progress=reporter, data=data, warn=reporter.warn)

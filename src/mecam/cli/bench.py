@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mecam.cli._app import INTERRUPTED, command, warn
-from mecam.cli.data import print_skipped
+from mecam.cli.data import print_notes
 from mecam.cli.options import Device, Out, ResultsArgument, recipe_options
 
 if TYPE_CHECKING:
@@ -70,12 +70,13 @@ def bench(
     from mecam.analysis.after_run import measure_names
     from mecam.benchmark.experiment import check_starts, make_engine, missing, plan_runs, run_missing, shown_and_logged
     from mecam.benchmark.records_file import read_records
-    from mecam.data.open import SHAPES, open_data
+    from mecam.data.open import SHAPES
     from mecam.training.build import starts_at_random
 
     recipes = plan_runs(
-        experiment, entries, set_ or [], small=small, draws=draws, grid=grid, absent=dry_run, probe=probe
-    )
+        experiment, entries, set_ or [], small=small, draws=draws, grid=grid, absent=dry_run, probe=probe,
+        opened=print_notes,
+    )  # fmt: skip
     names = measure_names(measure or ())
     chosen = make_engine(
         engine, out, device, measure=names, minutes=minutes, records=records, workers=workers,
@@ -88,8 +89,6 @@ def bench(
 
         print("\n".join(forecast(rest, done, out, device)))
         return 0
-    for name in sorted({recipe.data for recipe in recipes if recipe.skip_unreadable}):
-        print_skipped(open_data(name, on_error="skip"))
     check_starts(rest, out)
     for backbone in sorted({recipe.backbone for recipe in rest if recipe.data != SHAPES and starts_at_random(recipe)}):
         print(f"{backbone}: random initial weights", file=sys.stderr)

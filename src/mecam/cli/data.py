@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mecam.cli._app import command, data_app, one_line
-from mecam.cli.options import FolderArgument, Quiet, SkipUnreadable, Workers
+from mecam.cli._app import command, data_app
+from mecam.cli.options import AllowMissingClasses, DomainFrom, FolderArgument, Layout, Quiet, SkipUnreadable, Workers
 
 if TYPE_CHECKING:
-    from mecam.data.domains import DomainSet
+    from mecam.data.domains import HasDomains
+    from mecam.data.scan import MissingClasses
 
 
 @command("mecam data list", group=data_app, name="list")
@@ -36,6 +37,8 @@ def data_check(
     name: Annotated[
         str | None, typer.Option(help="Benchmark to compare with. Default: the benchmark of the folder's name.")
     ] = None,
+    layout: Layout = None,
+    domain_from: DomainFrom = None,
     workers: Workers = None,
     quiet: Quiet = False,
 ) -> int:
@@ -56,7 +59,7 @@ def data_check(
         store.verify()
         print(f"{folder}: {len(store)} images, all as they were packed")
         return 0
-    images = scan(folder, missing_classes="allow")
+    images = scan(folder, layout=layout, domain_from=domain_from, missing_classes="allow")
     if name is None and not is_known(images.name):
         with shown(quiet=quiet) as progress:
             inventory = Inventory(images, unreadable(images, workers=workers, progress=progress))
@@ -82,9 +85,9 @@ def data_pack(
     workers: Workers = None,
     side: Annotated[int, typer.Option(help="Pixels per side of images that are larger, or differ in size.")] = 320,
     skip_unreadable: SkipUnreadable = False,
-    allow_missing_classes: Annotated[
-        bool, typer.Option("--allow-missing-classes", help="Allow domains that lack classes of other domains.")
-    ] = False,
+    layout: Layout = None,
+    domain_from: DomainFrom = None,
+    allow_missing_classes: AllowMissingClasses = False,
     quiet: Quiet = False,
 ) -> None:
     """Decode a folder into a memory-mapped store, which --data accepts instead of the folder."""
@@ -94,14 +97,17 @@ def data_pack(
 
     with shown(quiet=quiet) as progress:
         on_error = "skip" if skip_unreadable else "refuse"
-        images = scan(folder, missing_classes="allow" if allow_missing_classes else "error")
+        missing: MissingClasses = "allow" if allow_missing_classes else "error"
+        images = scan(folder, layout=layout, domain_from=domain_from, missing_classes=missing)
         options = {"mode": mode, "workers": workers, "side": side, "on_error": on_error}
         store = pack(images, out, progress=progress, **options)  # type: ignore[arg-type]
-    print_skipped(store)
+    print_notes(store)
     print(f"{out}: {len(store)} images")
 
 
-def print_skipped(data: DomainSet) -> None:
-    """Report the images that could not be read."""
-    for skipped in getattr(data, "skipped", ()):  # only a store has it
-        print(f"skipped: {one_line(skipped.reason)}", file=sys.stderr)
+def print_notes(data: HasDomains) -> None:
+    """Print what to know about the data before training on it."""
+    from mecam.data.notes import notes_on
+
+    for note in notes_on(data):
+        print(note if note.startswith("skipped") else f"mecam: {note}", file=sys.stderr)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mecam.cli._app import command, warn
-from mecam.cli.options import Device, Quiet, SkipUnreadable
+from mecam.cli.options import AllowMissingClasses, Device, DomainFrom, Layout, Quiet, SkipUnreadable
 
 
 @command(
@@ -18,13 +18,16 @@ from mecam.cli.options import Device, Quiet, SkipUnreadable
     resumes=True,
 )
 def fit(
-    root: Annotated[str, typer.Argument(help="A folder root/<domain>/<class>/<image>, a store or a data set.")],
+    root: Annotated[str, typer.Argument(help="A folder root/<domain>/<class>/<image>, a CSV file, store or data set.")],
     minutes: Annotated[float | None, typer.Option(help="Time budget. Default: 15 on a CPU, 30 on a GPU.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the model, its export and the page.")] = Path("model"),
     backbone: Annotated[str, typer.Option(help="Pretrained network: mecam list backbones.")] = "lite0",
     weights: Annotated[str | None, typer.Option(help="Checkpoint of the backbone, in place of its own.")] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     skip_unreadable: SkipUnreadable = False,
+    layout: Layout = None,
+    domain_from: DomainFrom = None,
+    allow_missing_classes: AllowMissingClasses = False,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> int:
@@ -42,7 +45,8 @@ def fit(
         with shown(quiet=quiet, lines=notes_and_tenths()) as progress:
             verdict = fit(
                 root, minutes=minutes, out=out, backbone=backbone, weights=weights, seed=seed, device=device,
-                skip_unreadable=skip_unreadable, progress=progress, warn=warn,
+                skip_unreadable=skip_unreadable, layout=layout, domain_from=domain_from,
+                allow_missing_classes=allow_missing_classes, progress=progress, warn=warn,
             )  # fmt: skip
     except Interrupted as stop:
         usable = f"; {out} is a usable model" if RunFolder(out).is_done() else ""

@@ -18,6 +18,11 @@ BENCH = {  # where the help of mecam bench differs
     "seed": "Random seeds. Default: 0,1,2.",
 }
 
+
+def _help(name: str) -> str:
+    return str(Recipe.__dataclass_fields__[name].metadata["help"])
+
+
 Out = Annotated[Path, typer.Option(help="Output folder.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a finished run, or the --out of mecam train.")]
@@ -28,8 +33,11 @@ RunArguments = Annotated[list[Path], typer.Argument(help="Finished runs, or fold
 ResultsArgument = Annotated[Path, typer.Argument(help="The --out of mecam bench.")]
 Split = Annotated[str, typer.Option(help="Images to use: train, validation (held-out source images) or target.")]
 Images = Annotated[int | None, typer.Option(help="Use a fixed subset of at most N images.")]
-FolderArgument = Annotated[Path, typer.Argument(help="A folder root/<domain>/<class>/<image>.")]
-SkipUnreadable = Annotated[bool, typer.Option("--skip-unreadable", help="Skip unreadable images and report them.")]
+FolderArgument = Annotated[Path, typer.Argument(help="A folder root/<domain>/<class>/<image>, or a CSV file.")]
+SkipUnreadable = Annotated[bool, typer.Option("--skip-unreadable", help=_help("skip_unreadable"))]
+Layout = Annotated[str | None, typer.Option(help=_help("layout"))]
+DomainFrom = Annotated[str | None, typer.Option(help=_help("domain_from"))]
+AllowMissingClasses = Annotated[bool, typer.Option("--allow-missing-classes", help=_help("allow_missing_classes"))]
 Workers = Annotated[int | None, typer.Option(help="Decoding threads.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Do not print progress.")]
 
@@ -52,7 +60,7 @@ def recipe_options(*, lists: bool = False) -> Callable[[Callable[..., Any]], Cal
 
 def _option(name: str, lists: bool) -> Parameter:
     kind, _, choices = entry_kind(name)
-    help = Recipe.__dataclass_fields__[name].metadata["help"]
+    help = _help(name)
     if choices:
         help = f"{help} One of {', '.join(choices)}."
     if kind is bool:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mecam.cli._app import command, warn
-from mecam.cli.data import print_skipped
+from mecam.cli.data import print_notes
 from mecam.cli.options import Device, Out, Quiet, recipe_options
 
 if TYPE_CHECKING:
     from mecam.data.domains import DomainSet
-    from mecam.data.folder import Scan
+    from mecam.data.scan import Scan
     from mecam.recipe import Recipe
     from mecam.runs import RunFolder
 
@@ -51,6 +51,7 @@ def _train(recipe: Recipe, out: Path, *, device: str, tensorboard: bool, quiet: 
     """Train or resume a run, and print its result; return the exit code."""
     from mecam import ranks
     from mecam.data.domains import source_domains
+    from mecam.data.notes import counts
     from mecam.data.open import SHAPES, open_data
     from mecam.progress import shown
     from mecam.runs import RunFolder
@@ -70,13 +71,13 @@ def _train(recipe: Recipe, out: Path, *, device: str, tensorboard: bool, quiet: 
         check_start(recipe)
     folders: list[Scan] = []
     with shown(quiet=quiet or not first) as progress:
-        data = open_data(recipe.data, on_error=recipe.on_error, progress=progress, scanned=folders.append)
+        data = open_data(recipe.data, **recipe.reading, progress=progress, scanned=folders.append)
     if first and not quiet and recipe.data != SHAPES:
-        print(f"{recipe.data}: {_counts(data)}{''.join(map(_ignored, folders))}", file=sys.stderr)
+        print(f"{recipe.data}: {counts(data)}{''.join(map(_ignored, folders))}", file=sys.stderr)
         if starts_at_random(recipe):
             print(f"{recipe.backbone}: random initial weights", file=sys.stderr)
     if first:
-        print_skipped(data)
+        print_notes(data)
     sources = len(source_domains(data, recipe.target))
     events = folder.path / "tensorboard" if tensorboard and first else None
     try:
@@ -123,13 +124,8 @@ def _check_alone(recipe: Recipe, out: Path) -> None:
         )
 
 
-def _counts(data: DomainSet) -> str:
-    images = sum(len(data.labels(domain)) for domain in range(len(data.domains)))
-    return f"{len(data.domains)} domains, {len(data.classes)} classes, {images:,} images"
-
-
 def _ignored(scan: Scan) -> str:
     """Return the first thing in the folder that is not used, and where to see the rest."""
     notes = [*scan.notes, *(f"{folder!r}: no images" for folder in scan.empty)]
-    more = f", and {len(notes) - 1} more: mecam data check {scan.root}" if len(notes) > 1 else ""
+    more = f", and {len(notes) - 1} more: mecam data check {scan.source}" if len(notes) > 1 else ""
     return f"; note: {notes[0]}{more}" if notes else ""

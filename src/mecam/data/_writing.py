@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -254,7 +254,7 @@ def _finish(plan: Plan, folder: Path, shards: Sequence[Shard], on_error: OnError
         "classes": plan.classes,
         "counts": np.bincount(domain[kept], minlength=len(plan.domains)).tolist(),
         "size": plan.size,
-        "fingerprint": plan.fingerprint or _fingerprint(plan, index, contents[NAMES]),
+        "fingerprint": plan.fingerprint or _fingerprint(plan, index, domain[kept], contents[NAMES]),
         "source": plan.source,
         "skipped": [asdict(entry) for entry in skipped],
         "shards": [
@@ -267,9 +267,13 @@ def _finish(plan: Plan, folder: Path, shards: Sequence[Shard], on_error: OnError
         write_atomic(folder / file, content)
 
 
-def _fingerprint(plan: Plan, index: NDArray[np.void], names: bytes) -> str:
+def _fingerprint(plan: Plan, index: NDArray[np.void], domain: NDArray[np.int64], names: bytes) -> str:
     """Return the same digest for decoded and encoded stores of the same files."""
-    digest = hashlib.blake2b(json.dumps([plan.domains, plan.classes]).encode(), digest_size=16)
+    content: list[Any] = [plan.domains, plan.classes]
+    first = np.repeat(np.arange(len(plan.domains)), plan.counts).tolist()
+    if not all(name.startswith(f"{plan.domains[of]}/") for name, of in zip(plan.names, first, strict=True)):
+        content.append(np.bincount(domain, minlength=len(plan.domains)).tolist())  # the names do not say the domain
+    digest = hashlib.blake2b(json.dumps(content).encode(), digest_size=16)
     for column in ("label", "digest", "name_bytes"):
         digest.update(index[column].tobytes())
     digest.update(names)
@@ -310,7 +314,8 @@ def _check_classes(plan: Plan, domain: NDArray[np.int64], kept: NDArray[np.int64
     if len(emptied):
         where, label = divmod(int(emptied[0]), len(plan.classes))
         name, domain_name = plan.classes[label], plan.domains[where]
-        reason = next(image.reason for image in skipped if image.name.startswith(f"{domain_name}/{name}/"))
+        lost = {plan.names[image] for image in np.flatnonzero(pair == emptied[0]).tolist()}
+        reason = next(image.reason for image in skipped if image.name in lost)
         raise DataError(
             f"no image of {name!r} in {domain_name!r} can be read, so the domain would lose the class: {reason}"
         )

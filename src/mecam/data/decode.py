@@ -88,7 +88,7 @@ def measure(source: Source, *, upright_up_to: int) -> tuple[int, int]:
 
     A PNG may store its orientation at its end, so a large one would have to be decoded.
     """
-    with _read_header(source) as image:
+    with read_header(source) as image:
         width, height = image.size
         if max(image.size) > upright_up_to or image.format == "TIFF":  # Pillow rotates TIFF itself
             return height, width
@@ -105,7 +105,7 @@ def _opened(source: Source | Image.Image, name: str, max_pixels: int) -> Iterato
             else:
                 # opened here: Pillow maps files that it opens itself, and then rotates some TIFF wrongly
                 file = files.enter_context(source.open("rb")) if isinstance(source, Path) else source
-                image = files.enter_context(_read_header(file))
+                image = files.enter_context(read_header(file))
             _check_size(image, name, max_pixels)
             yield image
     except DataError:
@@ -127,7 +127,8 @@ def _opened(source: Source | Image.Image, name: str, max_pixels: int) -> Iterato
         ) from error
 
 
-def _read_header(source: Source) -> Image.Image:
+def read_header(source: Source) -> Image.Image:
+    """Open an image file; its pixels are not read."""
     return Image.open(BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
 
 

@@ -80,7 +80,23 @@ def most_frequent(data: DomainSet, domain: str) -> tuple[str, float]:
     return data.classes[int(counts.argmax())], float(counts.max() / len(labels))
 
 
-def source_domains(data: DomainSet, target: str | None) -> tuple[int, ...]:
-    """Return the indices of the domains to train on: all but the target."""
+def source_domains(data: HasDomains, target: str | None) -> tuple[int, ...]:
+    """Return the indices of the domains to train on: all but the target, of which there must be one."""
     held_out = None if target is None else domain_index(data, target)
-    return tuple(index for index in range(len(data.domains)) if index != held_out)
+    sources = tuple(index for index in range(len(data.domains)) if index != held_out)
+    if not sources:
+        raise DataError(f"{_single(data)} and it cannot be left out. Train on it, without --target")
+    return sources
+
+
+def check_several(data: HasDomains) -> None:
+    """Refuse a single domain, for what leaves out one in turn."""
+    if len(data.domains) < 2:
+        raise DataError(
+            f"{_single(data)} and leaving out a domain takes two. Train on it with mecam train, which validates on "
+            "images held out of it; or say where its domains are, with --layout or --domain-from"
+        )
+
+
+def _single(data: HasDomains) -> str:
+    return f"{data.name} has a single domain, {data.domains[0]!r},"

@@ -1,127 +1,126 @@
-"""Find images on disk as root/<domain>/<class>/<image>, in sorted order."""
+"""Find images: in folders, by default root/<domain>/<class>/<image>, or in a table. All in sorted order."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
+from mecam.data.domain_from import domains_of
 from mecam.data.domains import DataError
+from mecam.data.layout import CLASS, DEFAULT, Layout, ask_about, parse
+from mecam.data.scan import MissingClasses, Sample, Scan, arrange, listed, name_of
+from mecam.data.table import SUFFIXES, is_table, read_rows
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff", ".gif"})
-LAYOUT = "expected root/<domain>/<class>/<image>"
-
-MissingClasses = Literal["error", "allow"]
 
 
-@dataclass(frozen=True)
-class Scan:
-    """The images below a root; `files[d][i]` is the path of image i of domain d from the root, with forward slashes."""
+def scan(
+    source: Path,
+    *,
+    layout: str | None = None,
+    domain_from: str | None = None,
+    missing_classes: MissingClasses = "error",
+) -> Scan:
+    """Find the images of a folder or a table; hidden files, files that are not images and links back are ignored.
 
-    root: Path
-    domains: tuple[str, ...]
-    classes: tuple[str, ...]
-    files: tuple[tuple[str, ...], ...]
-    file_labels: tuple[tuple[int, ...], ...]
-    notes: tuple[str, ...]  # what is ignored, and why
-    empty: tuple[str, ...] = ()  # class folders without an image
-    dead: tuple[str, ...] = ()  # broken links; in the notes too
-    hidden: tuple[str, ...] = ()  # files and folders
+    Images in folders inside a class folder belong to the class. Without a layout, folders that look like splits, or
+    like domains inside classes, are an error that asks.
 
-    @property
-    def name(self) -> str:
-        return self.root.resolve().name
-
-    def labels(self, domain: int) -> NDArray[np.int64]:
-        return np.array(self.file_labels[domain], dtype=np.int64)
-
-    def paths(self) -> list[str]:
-        """Return the paths of all images from the root, domain by domain."""
-        return [file for files in self.files for file in files]
-
-    def __len__(self) -> int:
-        return sum(map(len, self.files))
-
-
-def scan(root: Path, *, missing_classes: MissingClasses = "error") -> Scan:
-    """Scan a root; hidden files, files that are not images and links back into the root are ignored.
-
-    Images in folders inside a class folder belong to the class. `missing_classes="allow"` lets a domain lack a class
-    that another domain has.
+    Args:
+        source: a folder, or a CSV or Parquet file with columns path, label and perhaps domain.
+        layout: what the folders from the root down are, such as "class/domain"; default: "domain/class", and "class"
+            with `domain_from`.
+        domain_from: a regular expression on the path from the root whose group is the domain, or exif:TAG.
+        missing_classes: "allow" lets a domain lack a class that another domain has.
     """
-    root = Path(root)
-    if not os.path.isdir(root):
-        raise DataError(f"{root} {'is not a folder' if os.path.lexists(root) else 'does not exist'}; {LAYOUT}")
+    source = Path(source)
+    if is_table(source):
+        return _scan_table(source, layout, domain_from, missing_classes)
+    parsed = Layout((CLASS,) if domain_from else DEFAULT) if layout is None else parse(layout)
+    if not os.path.isdir(source):
+        what = f"is not a folder, nor a {' or '.join(SUFFIXES)} file" if os.path.lexists(source) else "does not exist"
+        raise DataError(f"{source} {what}; expected {parsed}")
+    if domain_from and parsed.domain is not None:
+        raise DataError(f"layout={layout} has domains, and so does --domain-from {domain_from}; leave one of them out")
+    return _scan_folder(source, parsed, layout is None, domain_from, missing_classes)
+
+
+def _scan_folder(
+    root: Path, layout: Layout, ask: bool, domain_from: str | None, missing_classes: MissingClasses
+) -> Scan:
     walk = _Walk(root)
-    folders = {
-        domain: {
-            label: [f"{domain}/{label}/{file}" for file in walk.images(folder)] for label, folder in walk.folders(path)
-        }
-        for domain, path in walk.folders(root)
-    }
-    domains = {
-        domain: {label: files for label, files in by_class.items() if files} for domain, by_class in folders.items()
-    }
-    classes = sorted({label for by_class in domains.values() for label in by_class})
-    _check(root, domains, classes, missing_classes, walk.notes)
-    label_of = {name: label for label, name in enumerate(classes)}
-    return Scan(
-        root=root,
-        domains=tuple(domains),
-        classes=tuple(classes),
-        files=tuple(tuple(file for files in by_class.values() for file in files) for by_class in domains.values()),
-        file_labels=tuple(
-            tuple(label_of[name] for name, files in by_class.items() for _ in files) for by_class in domains.values()
-        ),
+    below = walk.below(len(layout.parts))
+    folders = {folder: [f"{folder}/{file}" for file in walk.images(root / folder)] for folder in below}
+    files = [file for inside in folders.values() for file in inside]
+    if ask:
+        ask_about(root, layout, walk.top, files)
+    _check(walk, layout, folders)
+    if domain_from:
+        domains = domains_of(files, root, domain_from)
+    elif layout.domain is None:
+        domains = [name_of(root)] * len(files)
+    else:
+        domains = [file.split("/")[layout.domain] for file in files]
+    samples = [Sample(file, domain, file.split("/")[layout.label]) for file, domain in zip(files, domains, strict=True)]
+    return replace(
+        arrange(samples, root, root, missing_classes=missing_classes),
         notes=tuple(walk.notes),
-        empty=tuple(f"{domain}/{label}" for domain, labels in folders.items() for label in labels if not labels[label]),
+        empty=tuple(folder for folder, inside in folders.items() if not inside),
         dead=tuple(walk.dead),
         hidden=tuple(walk.hidden),
     )
 
 
-def _check(
-    root: Path,
-    domains: dict[str, dict[str, list[str]]],
-    classes: list[str],
-    missing: MissingClasses,
-    notes: list[str],
-) -> None:
-    if not domains:
-        raise DataError(f"{root} has no folders in it; {LAYOUT}: give the folder that holds a folder for each domain")
-    if not classes:
-        passed = "".join(f"; {note}" for note in notes[:3])
+def _scan_table(file: Path, layout: str | None, domain_from: str | None, missing_classes: MissingClasses) -> Scan:
+    if layout is not None:
+        raise DataError(f"layout={layout} is for folders, and {file} is a table; leave it out")
+    rows = read_rows(file)
+    if not rows:
+        raise DataError(f"there are no images in {file}; it has no line below its columns")
+    if rows[0].domain is not None and domain_from is not None:
+        raise DataError(f"{file} has a column domain, and --domain-from {domain_from} gives another; leave one out")
+    paths = [row.path for row in rows]
+    if domain_from is None:
+        domains = [name_of(file) if row.domain is None else row.domain for row in rows]
+    else:
+        domains = domains_of(paths, file.parent, domain_from)
+    samples = sorted(Sample(row.path, domain, row.label) for row, domain in zip(rows, domains, strict=True))
+    return arrange(samples, file, file.parent, missing_classes=missing_classes)
+
+
+def _check(walk: _Walk, layout: Layout, folders: dict[str, list[str]]) -> None:
+    """Refuse a root without images, and domains without images."""
+    root, passed = walk.root, "".join(f"; {note}" for note in walk.notes[:3])
+    if not walk.top:
+        raise DataError(
+            f"{root} has no folders in it; expected {layout}; give the folder that holds a folder for each "
+            f"{layout.parts[0]}{passed}"
+        )
+    if not any(folders.values()):
+        found = [name for name in walk.top if any(_is_image(entry) for entry in os.scandir(root / name))]
+        if layout.parts == DEFAULT and found:
+            raise DataError(
+                f"the images of {root} lie in {listed(found, 4)}, and not in folders inside; expected {layout}. Are "
+                f"these the classes? Then say where the domains are: --domain-from PATTERN on the path, --domain-from "
+                "exif:Model for the camera, or --layout class for a single domain"
+            )
         types = ", ".join(sorted(IMAGE_SUFFIXES))
-        raise DataError(f"no images below {root}; {LAYOUT}, with images of type {types}{passed}")
-    if len(domains) == 1:
+        raise DataError(f"no images below {root}; expected {layout}, with images of type {types}{passed}")
+    if layout.domain is None:
+        return
+    index = layout.domain
+    full = {folder.split("/")[index] for folder, inside in folders.items() if inside}
+    seen = walk.top if index == 0 else [folder.split("/")[index] for folder in folders]
+    if empty := [name for name in dict.fromkeys(seen) if name not in full]:
         raise DataError(
-            f"{root} has a single domain, {next(iter(domains))!r}; at least two are needed, and training without a "
-            f"target on one domain is refused as well. Is this the folder of one domain? {LAYOUT}"
-        )
-    if empty := [domain for domain, by_class in domains.items() if not by_class]:
-        raise DataError(f"no images in the domain {listed(empty)} of {root}; add them or remove the folder. {LAYOUT}")
-    lacking = [
-        f"{domain!r} has no images of {listed(absent)}"
-        for domain, by_class in domains.items()
-        if (absent := [label for label in classes if label not in by_class])
-    ]
-    if lacking and missing == "error":
-        raise DataError(
-            f"the domains of {root} differ in their classes: {'; '.join(lacking)}. Add the images, or remove the "
-            f"class everywhere. To train on them as they are: mecam data pack {root} --out STORE "
-            '--allow-missing-classes, then --data STORE; in Python, pack(scan(root, missing_classes="allow"), store)'
+            f"no images in the domain {listed(empty)} of {root}; add them or remove the folder. Expected {layout}"
         )
 
 
-def listed(names: Sequence[str], most: int = 10) -> str:
-    """Return the first names, and the number of the others."""
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(map(repr, names[:most])) + more
+def _is_image(entry: os.DirEntry[str]) -> bool:
+    return os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES and not hidden(entry.name) and entry.is_file()
 
 
 @dataclass
@@ -133,6 +132,18 @@ class _Walk:
     dead: list[str] = field(default_factory=list)
     hidden: list[str] = field(default_factory=list)
     seen: set[tuple[int, int]] = field(default_factory=set)
+    top: list[str] = field(default_factory=list)  # folders in the root
+
+    def below(self, depth: int, inside: str = "") -> Iterator[str]:
+        """Yield the folders at this depth below a folder, by their paths from the root."""
+        for name, _ in self.folders(self.root / inside):
+            path = f"{inside}/{name}" if inside else name
+            if not inside:
+                self.top.append(name)
+            if depth == 1:
+                yield path
+            else:
+                yield from self.below(depth - 1, path)
 
     def folders(self, parent: Path) -> Iterator[tuple[str, Path]]:
         """Yield name and path of each folder in the parent, sorted by name."""
@@ -152,7 +163,7 @@ class _Walk:
                 if entry.is_dir():
                     if self._enter(entry):
                         pending.append(path)
-                elif os.path.splitext(entry.name)[1].lower() in IMAGE_SUFFIXES and entry.is_file():
+                elif _is_image(entry):
                     images.append((inside, entry.name, path))
                 else:
                     skipped.append(path)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mecam.columns import aligned
-from mecam.data.folder import Scan, listed
+from mecam.data import notes
+from mecam.data.scan import Scan, listed
 from mecam.data.store import Skipped
 
 
@@ -52,6 +53,5 @@ class Inventory:
         rows = [(name, *(f"{count:,}" for count in (*row, row.sum()))) for name, row in named]
         lines = [*aligned([("class", *self.scan.domains, "all"), *rows]), *self.ignored(), *self.problems()]
         if self.fine:
-            numbers = f"{len(self.scan.domains)} domains, {len(self.scan.classes)} classes, {len(self.scan):,} images"
-            lines.append(f"{numbers}, all of which can be read")
+            lines.append(f"{notes.counts(self.scan)}, all of which can be read")
         print("\n".join(lines))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from mecam.data.domains import DataError
-from mecam.data.folder import Scan
+from mecam.data.scan import Scan
 from mecam.near import hint, plain
 
 

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from mecam.data import known, shapes
 from mecam.data._writing import CannotWriteError
 from mecam.data.domains import DataError, DomainSet
-from mecam.data.folder import Scan, scan
+from mecam.data.folder import scan
 from mecam.data.known import KNOWN, Known
 from mecam.data.pack import OnError, listing_digest, pack, pack_set
+from mecam.data.scan import MissingClasses, Scan
 from mecam.data.store import Store, is_store
+from mecam.data.table import SUFFIXES, is_table
 from mecam.near import hint, plain
 from mecam.progress import Progress
 
 SHAPES = "shapes"
 NAMES = (SHAPES, *KNOWN)
+READING = ("skip_unreadable", "layout", "domain_from", "allow_missing_classes")  # entries of a recipe
 CACHE, ROOT = "MECAM_CACHE", "MECAM_DATA"
 
 
@@ -29,27 +33,34 @@ def open_data(
     cache: Path | None = None,
     workers: int | None = None,
     on_error: OnError = "refuse",
+    layout: str | None = None,
+    domain_from: str | None = None,
+    missing_classes: MissingClasses = "error",
     progress: Progress | None = None,
     scanned: Callable[[Scan], None] | None = None,
 ) -> DomainSet:
     """Open the data set of this name or at this path.
 
-    "shapes" is the embedded set. A path that exists is a store or a folder root/<domain>/<class>/<image>. A known
-    benchmark, in any spelling, is a folder in `root` (default: $MECAM_DATA). A folder is packed into the cache on first
-    use, and again whenever one of its files has changed.
+    "shapes" is the embedded set. A path that exists is a store, a folder root/<domain>/<class>/<image>, or a CSV or
+    Parquet file with columns path, label and perhaps domain. A known benchmark, in any spelling, is a folder in `root`
+    (default: $MECAM_DATA). Images are packed into the cache on first use, and again whenever a file has changed.
 
     Args:
         cache: folder of packed data; default: $MECAM_CACHE or ~/.cache/mecam.
         workers, on_error, progress: as in `pack`.
+        layout, domain_from, missing_classes: as in `mecam.data.folder.scan`.
         scanned: called with the scan of a folder.
     """
     cache = cache_folder() if cache is None else Path(cache)
+    given = {"layout": layout, "domain_from": domain_from}
     if str(name_or_path) == SHAPES:
+        _refuse(given, "the embedded data set has its domains; leave it out")
         return _shapes(cache)
     path, name = _find(name_or_path, root)
     if is_store(path):
+        _refuse(given, f"{path} is a store, which has its domains; give this to mecam data pack")
         return Store(path)
-    images = scan(path)
+    images = scan(path, layout=layout, domain_from=domain_from, missing_classes=missing_classes)
     if scanned is not None:
         scanned(images)
     name = name or images.name
@@ -64,6 +75,23 @@ def open_data(
         raise DataError(
             f"{error}. It is in the cache, {cache}: set ${CACHE} to a folder that can be written"
         ) from error
+
+
+def reading(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `open_data` that these entries of a recipe stand for, beside the data."""
+    return {
+        "on_error": "skip" if values.get("skip_unreadable") else "refuse",
+        "missing_classes": "allow" if values.get("allow_missing_classes") else "error",
+        "layout": values.get("layout"),
+        "domain_from": values.get("domain_from"),
+    }
+
+
+def _refuse(given: Mapping[str, str | None], why: str) -> None:
+    """Refuse settings of folders for what is not a folder."""
+    for name, value in given.items():
+        if value is not None:
+            raise DataError(f"{name}={value} is for folders of images: {why}")
 
 
 def cache_folder() -> Path:
@@ -91,10 +119,11 @@ def locate(name_or_path: str | Path) -> Path:
 def _find(name_or_path: str | Path, root: Path | None) -> tuple[Path, str | None]:
     """Return the path of the data, and its name if it is a known benchmark."""
     path = Path(name_or_path).expanduser()
-    if path.is_dir():
+    if path.is_dir() or is_table(path):
         return path, None
     if isinstance(name_or_path, Path) or os.sep in name_or_path:
-        raise DataError(f"there is no folder {path}; give a folder of images, a store, or one of {', '.join(NAMES)}")
+        what = "no such table" if path.suffix.lower() in SUFFIXES else "no folder"
+        raise DataError(f"there is {what} {path}; give a folder of images, a store, or one of {', '.join(NAMES)}")
     if not known.is_known(name_or_path):
         near = hint(name_or_path, NAMES)
         end = "" if near.endswith("?") else "."

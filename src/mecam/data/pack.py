@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from mecam.data._writing import OnError, Picture, Plan, Unreadable, counted, write
 from mecam.data.decode import Resampled, measure, resample
 from mecam.data.domains import DataError, DomainSet
-from mecam.data.folder import Scan, hidden, scan
+from mecam.data.folder import hidden, scan
+from mecam.data.scan import Scan
 from mecam.data.store import Mode, Skipped, Store, available_cores
 from mecam.progress import Progress, silent
 
@@ -69,7 +70,7 @@ def pack(
         raise ValueError(f"workers must be at least 1, got {workers}")
     report, threads = progress or silent, workers or available_cores()
     folder = source if isinstance(source, Scan) else scan(Path(source))
-    _require_outside(Path(out), folder.root)
+    _require_outside(Path(out), folder.source)
     reader = _Reader(folder, side, mode, threads, report, pixel_limit)
     name = name or folder.name
     plan = Plan(
@@ -139,7 +140,7 @@ def unreadable(folder: Scan, *, workers: int | None = None, progress: Progress |
 
 
 def listing_digest(folder: Scan) -> str:
-    """Return a digest of the names, sizes and modification times of a folder's images."""
+    """Return a digest of the names, labels, sizes and modification times of the images."""
     return _listing(folder)[0]
 
 
@@ -151,7 +152,8 @@ def _require_outside(out: Path, root: Path) -> None:
 
 def _listing(folder: Scan) -> tuple[str, NDArray[np.int64]]:
     """Return the digest, and size (-1: unknown) and modification time of each image."""
-    digest = hashlib.blake2b(repr((folder.domains, folder.classes)).encode(), digest_size=16)
+    content = folder.domains, folder.classes, folder.file_labels
+    digest = hashlib.blake2b(repr(content).encode("utf-8", "surrogateescape"), digest_size=16)
     states = []
     for file in folder.paths():
         size, changed = -1, 0

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from mecam.data.open import READING
 from mecam.models.registry import find as find_backbone
 from mecam.recipe import PROTOCOL, Recipe, RecipeError
 from mecam.runs import RunError, write_atomic
@@ -13,7 +14,7 @@ from mecam.runs.files import read_sealed
 from mecam.storage.checksums import seal
 
 FILE = "fit.json"
-GIVEN = ("data", "backbone", "weights", "seed", "skip_unreadable")
+GIVEN = ("data", "backbone", "weights", "seed", *READING)
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,9 @@ class Plan:
     weights: str | None = None
     seed: int = 0
     skip_unreadable: bool = False
+    layout: str | None = None
+    domain_from: str | None = None
+    allow_missing_classes: bool = False
     minutes: float | None = None  # the budget as it was given
     tuning: dict[str, Any] | None = None  # recipe entries of fine-tuning; empty: not within the budget; None: undecided
 
@@ -36,8 +40,8 @@ class Plan:
             backbone=self.backbone,
             weights=self.weights,
             seed=self.seed,
-            skip_unreadable=self.skip_unreadable,
             trainable="head",
+            **self._reading(),
         )
 
     def tuned(self, target: str | None, head: Path) -> Recipe:
@@ -48,11 +52,14 @@ class Plan:
             backbone=self.backbone,
             weights=str(head.resolve()),
             seed=self.seed,
-            skip_unreadable=self.skip_unreadable,
             lr=PROTOCOL["lr"],
             lr_schedule="cosine",
+            **self._reading(),
             **(self.tuning or {}),
         )
+
+    def _reading(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in READING}
 
     def write(self, out: Path) -> None:
         write_atomic(out / FILE, seal(asdict(self)))

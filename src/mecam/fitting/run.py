@@ -25,9 +25,10 @@ from pathlib import Path
 from statistics import fmean
 
 from mecam.benchmark.records_file import add_timing
-from mecam.data.domains import DomainSet
-from mecam.data.folder import Scan
+from mecam.data.domains import DomainSet, check_several
+from mecam.data.notes import counts, notes_on
 from mecam.data.open import open_data
+from mecam.data.scan import Scan
 from mecam.fitting.confidence import estimate
 from mecam.fitting.plan import Plan, begin, check_backbone
 from mecam.fitting.publish import publish
@@ -63,6 +64,9 @@ def fit(
     seed: int = 0,
     device: str = "auto",
     skip_unreadable: bool = False,
+    layout: str | None = None,
+    domain_from: str | None = None,
+    allow_missing_classes: bool = False,
     progress: Progress | bool = False,
     warn: Warn = warnings.warn,
 ) -> Verdict:
@@ -72,12 +76,12 @@ def fit(
     for `mecam predict`, `mecam export` and `load_model`.
 
     Args:
-        root: a folder root/<domain>/<class>/<image>, a store, or the name of a data set.
+        root: a folder root/<domain>/<class>/<image>, a CSV file, a store, or the name of a data set.
         minutes: time budget. Default: 15 on a CPU, 30 on a GPU. The estimate with a frozen backbone is always made.
         out: folder to write.
         backbone: a backbone with pretrained weights.
         weights: a checkpoint of the backbone, in place of its own weights.
-        skip_unreadable: skip images that cannot be read.
+        skip_unreadable, layout, domain_from, allow_missing_classes: how to read the folder, as in a `Recipe`.
         progress: True shows progress as the command does. A function gets the steps of all parts, and notes about them
             as events of the task "fit".
     """
@@ -86,7 +90,8 @@ def fit(
     budget = 60 * (MINUTES.get(machine.device.type, MINUTES["cuda"]) if minutes is None else minutes)
     if not budget > 0:
         raise RecipeError(f"minutes={minutes} is not allowed; it must be positive")
-    given = Plan(spelled(str(root)), backbone, weights, seed, skip_unreadable, minutes)
+    reading = skip_unreadable, layout, domain_from, allow_missing_classes
+    given = Plan(spelled(str(root)), backbone, weights, seed, *reading, minutes)
     begin(out, given)  # refuses another fit before the data is packed
     with claim(out), showing(progress, lines=notes_and_tenths()) as show:
         plan = begin(out, given)
@@ -273,13 +278,10 @@ def _exported(out: Path) -> str | None:
 def _open(plan: Plan, progress: Progress) -> DomainSet:
     """Open the data set, which packs a folder on first use, and note what is in it."""
     scans: list[Scan] = []
-    data = open_data(
-        plan.data, on_error="skip" if plan.skip_unreadable else "refuse", progress=progress, scanned=scans.append
-    )
-    images = sum(len(data.labels(domain)) for domain in range(len(data.domains)))
-    counts = f"{len(data.domains)} domains, {len(data.classes)} classes, {images:,} images"
-    progress(Event(NOTE, text=f"{plan.data}: {counts}", kind="warning"))
+    data = open_data(plan.data, **plan.probe(None).reading, progress=progress, scanned=scans.append)
+    check_several(data)
+    progress(Event(NOTE, text=f"{plan.data}: {counts(data)}", kind="warning"))
     ignored = [line for scan in scans for line in (*scan.notes, *(f"{folder!r}: no images" for folder in scan.empty))]
-    for line in (*ignored, *(skipped.reason for skipped in getattr(data, "skipped", ()))):
+    for line in (*ignored, *notes_on(data)):
         progress(Event(NOTE, text=line, kind="warning"))
     return data

@@ -1,20 +1,20 @@
-"""Find labelled images to evaluate a model on: folders named after classes, or a CSV file."""
+"""Find labelled images to evaluate a model on: folders named after classes, or a table."""
 
 from __future__ import annotations
 
-import csv
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
 from mecam.data.domains import DataError
-from mecam.data.folder import hidden, listed
+from mecam.data.folder import hidden
+from mecam.data.scan import listed
+from mecam.data.table import read_rows
 from mecam.near import hint
 from mecam.serving.images import walk
 
-COLUMNS = ("path", "label")  # of a CSV; `domain` may follow
 LAYOUTS = (
     "expected FOLDER/<class>/<image>, FOLDER/<domain>/<class>/<image>, or a CSV file with columns path,label[,domain]"
 )
@@ -31,11 +31,11 @@ class Labelled:
 
 
 def find_labelled(source: Path, classes: Sequence[str]) -> tuple[list[Labelled], list[str]]:
-    """Return the images of a folder or CSV file by the classes of a model, and one line per thing that is ignored."""
+    """Return the images of a folder or table by the classes of a model, and one line per thing that is ignored."""
     if source.is_dir():
         labelled, ignored = _from_folder(source, classes)
     elif source.is_file():
-        labelled, ignored = list(_from_csv(source, classes)), []
+        labelled, ignored = _from_table(source, classes), []
     else:
         raise DataError(f"there is no {source}; {LAYOUTS}")
     if not labelled:
@@ -90,35 +90,12 @@ def _check_known(labels: Sequence[str], classes: Sequence[str], where: str) -> N
         )
 
 
-def _from_csv(file: Path, classes: Sequence[str]) -> Iterator[Labelled]:
-    """Yield the rows of a CSV file; paths are relative to the folder of the file."""
-    rows = list(_rows(file))
-    first = next((line for line, row in rows if row["label"] not in classes), 0)
-    _check_known([row["label"] for _, row in rows], classes, f"{file} (line {first})")
-    for _, row in rows:
-        yield Labelled(file.parent / Path(row["path"]).expanduser(), classes.index(row["label"]), row.get("domain", ""))
-
-
-def _rows(file: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield each row with its line number; an empty path, label or domain is an error."""
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as lines:
-            reader = csv.DictReader(lines, strict=True)
-            names = [name.strip() for name in reader.fieldnames or ()]
-            reader.fieldnames = names
-            absent = [name for name in COLUMNS if name not in names]
-            if absent:
-                first = ",".join(names)
-                raise DataError(f"{file} has no column {' and '.join(absent)}; its first line is {first!r}; {LAYOUTS}")
-            needed = [name for name in (*COLUMNS, "domain") if name in names]
-            for row in reader:
-                values = {name: (row[name] or "").strip() for name in needed}
-                for name, value in values.items():
-                    if not value:
-                        raise DataError(f"{file}, line {reader.line_num}: no {name}")
-                yield reader.line_num, values
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{file} is not a CSV file in UTF-8 ({error}); {LAYOUTS}") from error
+def _from_table(file: Path, classes: Sequence[str]) -> list[Labelled]:
+    """Return the rows of a table; paths are relative to the folder of the file."""
+    rows = read_rows(file)
+    first = next((row.place for row in rows if row.label not in classes), "")
+    _check_known([row.label for row in rows], classes, f"{file} ({first})")
+    return [Labelled(file.parent / row.path, classes.index(row.label), row.domain or "") for row in rows]
 
 
 def _folders(parent: Path) -> dict[str, Path]:

@@ -82,7 +82,7 @@ def carry_out(
         progress = silent
     if data is None:
         with showing(progress) as show:
-            data = open_data(recipe.data, on_error=recipe.on_error, progress=show)
+            data = open_data(recipe.data, **recipe.reading, progress=show)
     with _watched(progress, recipe, data) as show:
         run = Run(recipe, machine, data, show)
         with claim(folder.path) if machine.writes else nullcontext() as guard, StopSignals() as signals:

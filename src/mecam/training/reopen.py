@@ -16,10 +16,10 @@ def reopen(run: Path, recipe: Recipe) -> DomainSet:
     What cannot be read is left out, as the run may have done.
     """
     try:
-        return open_data(recipe.data, on_error="skip")
+        return open_data(recipe.data, **{**recipe.reading, "on_error": "skip"})
     except DataError as error:
         path = Path(recipe.data).expanduser()
-        if path.is_dir():
+        if path.exists():
             raise
         what = str(error) if is_known(recipe.data) else _what_to_do(path)  # a benchmark's error names its source
         raise DataError(f"the data of the run in {run} is not found: {what}") from error

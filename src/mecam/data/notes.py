@@ -1,0 +1,25 @@
+"""What to know about a data set before training on it."""
+
+from __future__ import annotations
+
+from mecam.data.domains import DomainSet, HasDomains
+from mecam.data.scan import Scan
+
+
+def notes_on(data: HasDomains) -> list[str]:
+    """Return one line per thing that makes results of this data less than they seem."""
+    notes = [f"skipped: {' '.join(image.reason.split())}" for image in getattr(data, "skipped", ())]  # a store has it
+    if len(data.domains) == 1:
+        notes.append(
+            f"{data.name} has a single domain, {data.domains[0]!r}: the model is validated on images held out of it, "
+            "which says nothing about other domains"
+        )
+    return notes
+
+
+def counts(data: DomainSet | Scan) -> str:
+    """Return the numbers of domains, classes and images."""
+    images = sum(len(data.labels(domain)) for domain in range(len(data.domains)))
+    domains = "1 domain" if len(data.domains) == 1 else f"{len(data.domains)} domains"
+    classes = "1 class" if len(data.classes) == 1 else f"{len(data.classes)} classes"
+    return f"{domains}, {classes}, {images:,} images"
