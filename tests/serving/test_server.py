@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -26,6 +27,7 @@ from mecam.cli import app
 from mecam.data.open import open_data
 from mecam.recipe import Recipe
 from mecam.serving import TrainedModel, load_model
+from mecam.serving.confidence import FEWEST, Confidence, Space
 from mecam.training import train
 from tests.serving.runs import write_images
 
@@ -36,6 +38,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 HACK = "<img src=x onerror='window.hacked = true'>"
 LIMITS = ["--megabytes", "0.2", "--megapixels", "0.1"]
+PRECISION = ["--wanted-precision", "0.95"]
 
 
 @dataclass(frozen=True)
@@ -51,13 +54,16 @@ class Answer:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with a class whose name would like to be markup."""
+    """A run with a class whose name would like to be markup, to which every image is novel and unknown."""
     images = write_images(tmp_path_factory.mktemp("data") / "images")
     for folder in images.glob("*/red"):
         folder.rename(folder.with_name(HACK))
     recipe = Recipe(data=str(images), backbone="resnet8", image_size=32, batch=4, steps=2, evaluate_every=2)
     data = open_data(images, cache=tmp_path_factory.mktemp("cache"))
-    return train(recipe, tmp_path_factory.mktemp("run"), device="cpu", data=data).path
+    run = train(recipe, tmp_path_factory.mktemp("run"), device="cpu", data=data)
+    space = Space(torch.ones(load_model(run.path).network.num_features, 1), torch.full((1, 2, 1), 100.0))
+    Confidence(space, ("lab",), 1.0, None, torch.ones(FEWEST), torch.ones(FEWEST, dtype=torch.bool)).write(run)
+    return run.path
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +93,7 @@ def serving(run: Path, folder: Path, stop: signal.Signals, *options: str) -> Ite
 
 @pytest.fixture(scope="module")
 def port(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    with serving(run, tmp_path_factory.mktemp("empty"), signal.SIGINT, *LIMITS) as (port, _):
+    with serving(run, tmp_path_factory.mktemp("empty"), signal.SIGINT, *LIMITS, *PRECISION) as (port, _):
         yield port
 
 
@@ -113,11 +119,12 @@ def test_the_answer_is_what_predict_prints(port: int, run: Path, tmp_path: Path,
     file.write_bytes(picture(form=form))
     answer = request(port, "POST", "/predict", file.read_bytes())
     assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
-    words = ["predict", str(run), str(file), "--probabilities", "--format", "json", "--device", "cpu"]
+    words = ["predict", str(run), str(file), "--probabilities", "--format", "json", "--device", "cpu", *PRECISION]
     (printed,) = json.loads(CliRunner().invoke(app, words).stdout)
     found = answer.content
     assert found.pop("probabilities") == pytest.approx(printed.pop("probabilities"), abs=2e-6)
-    assert {"image": str(file), **found} == pytest.approx(printed, abs=2e-6)
+    assert found["unknown"]
+    assert {"image": str(file), **found} == pytest.approx(printed, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -285,6 +292,8 @@ def test_photos_dropped_on_the_page_show_their_classes_as_text(port: int, model:
     probabilities = next(model.predictions(photo)).probabilities
     ordered = sorted(probabilities, key=lambda name: -probabilities[name])
     assert items[0][0] == photo.name
+    assert "unknown: the probability is below the threshold" in items[0]
+    assert any(re.match(r"novelty \d+\.\d\d: further from the training images than", line) for line in items[0])
     assert [line.split("\t")[:2] for line in items[0] if "\t" in line] == [
         [name, f"{100 * probabilities[name]:.1f} %"] for name in ordered
     ]

@@ -39,6 +39,13 @@ Layout = Annotated[str | None, typer.Option(help=_help("layout"))]
 DomainFrom = Annotated[str | None, typer.Option(help=_help("domain_from"))]
 AllowMissingClasses = Annotated[bool, typer.Option("--allow-missing-classes", help=_help("allow_missing_classes"))]
 Workers = Annotated[int | None, typer.Option(help="Decoding threads.")]
+WantedPrecision = Annotated[
+    float | None,
+    typer.Option(
+        help="Add unknown: True where the probability is below a threshold. Of the other predictions, this share was "
+        "right in domains left out of training. Example: 0.95."
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Do not print progress.")]
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from mecam.cli._app import command, one_line, warn
-from mecam.cli.options import Device, ModelArgument, Out, Quiet, RunArgument
+from mecam.cli.options import Device, ModelArgument, Out, Quiet, RunArgument, WantedPrecision
 
 
 @command(
@@ -24,13 +24,7 @@ def predict(
     images: Annotated[list[Path], typer.Argument(help="Image files and folders.")],
     format: Annotated[str, typer.Option(help="Output format: csv or json.")] = "csv",
     probabilities: Annotated[bool, typer.Option("--probabilities", help="Add the probability of every class.")] = False,
-    wanted_precision: Annotated[
-        float | None,
-        typer.Option(
-            help="Add a column unknown: True where the probability is below a threshold. Of the other predictions, "
-            "this share was right in domains left out of training. Example: 0.95."
-        ),
-    ] = None,
+    wanted_precision: WantedPrecision = None,
     device: Device = "auto",
 ) -> int:
     """Predict the class of images, with its probability. Unreadable images are reported, with exit code 1.
@@ -119,6 +113,7 @@ def serve(
     megabytes: Annotated[float, typer.Option(help="Refuse larger files.")] = 20,
     megapixels: Annotated[float, typer.Option(help="Refuse images of more pixels.")] = 50,
     rate: Annotated[float, typer.Option(help="Images per second, of all clients together.")] = 20,
+    wanted_precision: WantedPrecision = None,
     device: Device = "auto",
 ) -> None:
     """Predict images over HTTP: a page to drop photos on, and POST /predict with the bytes of an image for JSON.
@@ -136,10 +131,11 @@ def serve(
         model = load_model(run, device=find_machine(device).device)
         if model.stopped:
             warn(model.stopped)
+        unknown_below = None if wanted_precision is None else model.threshold(wanted_precision)
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # which the server repeats when it has stopped
         print(f"{address_of(bound)} serves {run}; Ctrl-C stops it", flush=True)
         with suppress(KeyboardInterrupt):
-            serve(model, bound, host=host, limits=limits)
+            serve(model, bound, host=host, limits=limits, unknown_below=unknown_below)
 
 
 @command("mecam rerun model", "mecam rerun results/RUN --out again")

@@ -75,22 +75,28 @@ def address_of(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
-def serve(model: TrainedModel, bound: socket.socket, *, host: str, limits: Limits) -> None:
+def serve(
+    model: TrainedModel, bound: socket.socket, *, host: str, limits: Limits, unknown_below: float | None = None
+) -> None:
     """Answer requests until SIGINT or SIGTERM. Requests in progress are answered first.
 
     Args:
         host: the name of this machine that requests may use, beside localhost and IP addresses.
+        unknown_below: mark predictions with a probability below this as unknown.
     """
+    app = application(model, host=host, limits=limits, unknown_below=unknown_below)
     config = uvicorn.Config(
-        application(model, host=host, limits=limits), http="h11", ws="none", lifespan="off", log_level="error",
-        access_log=False, proxy_headers=False, server_header=False, timeout_graceful_shutdown=GRACE,
+        app, http="h11", ws="none", lifespan="off", log_level="error", access_log=False, proxy_headers=False,
+        server_header=False, timeout_graceful_shutdown=GRACE,
     )  # fmt: skip
     uvicorn.Server(config).run(sockets=[bound])
 
 
-def application(model: TrainedModel, *, host: str = "localhost", limits: Limits | None = None) -> Starlette:
+def application(
+    model: TrainedModel, *, host: str = "localhost", limits: Limits | None = None, unknown_below: float | None = None
+) -> Starlette:
     """Return the ASGI application: GET / is the page, and POST /predict takes the bytes of an image."""
-    service = _Service(model, host, limits or Limits())
+    service = _Service(model, host, limits or Limits(), unknown_below)
     routes = [
         Route("/", service.page, methods=["GET"]),
         Route("/predict", service.predict, methods=["POST"]),
@@ -99,8 +105,8 @@ def application(model: TrainedModel, *, host: str = "localhost", limits: Limits 
 
 
 class _Service:
-    def __init__(self, model: TrainedModel, host: str, limits: Limits) -> None:
-        self.model, self.host, self.limits = model, host.lower(), limits
+    def __init__(self, model: TrainedModel, host: str, limits: Limits, unknown_below: float | None) -> None:
+        self.model, self.host, self.limits, self.unknown_below = model, host.lower(), limits, unknown_below
         self.images = 0  # received or waiting
         self.next_slot = 0.0  # when the rate allows the next image
         self.turn = asyncio.Lock()
@@ -134,7 +140,8 @@ class _Service:
         return _json(entry(prediction, self.model.classes))
 
     def _predict(self, image: bytes) -> Prediction:
-        (prediction,) = self.model.predictions(image, max_pixels=int(1e6 * self.limits.megapixels))
+        max_pixels = int(1e6 * self.limits.megapixels)
+        (prediction,) = self.model.predictions(image, max_pixels=max_pixels, unknown_below=self.unknown_below)
         return prediction
 
     async def _receive(self, request: Request) -> bytes:
