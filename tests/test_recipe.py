@@ -52,7 +52,10 @@ def test_a_repr_has_what_departs_from_the_defaults(values: dict[str, Any], shown
         ({"steps": 1.5}, "steps=1.5 is a float; it must be a whole number"),
         ({"steps": True}, "steps=True is a bool; it must be a whole number"),
         ({"lr": "fast"}, "lr='fast' is a str; it must be a number"),
-        ({"augment": 1}, "augment=1 is a int; it must be true or false"),
+        ({"augment": 1}, "augment=1 is a int; it must be a string"),
+        ({"balanced": 1}, "balanced=1 is a int; it must be true or false"),
+        ({"augment": "crops"}, "augment='crops' is not allowed; it must be one of protocol, flips, none"),
+        ({"resize": "pad"}, "resize='pad' is not allowed; it must be one of squash, crop, letterbox"),
         ({"optimizer_settings": 3}, "optimizer_settings=3 is a int; it must be a table"),
         ({"selection": "best"}, "selection='best' is not allowed; it must be one of validation, last, oracle"),
         ({"precision": "fp8"}, "it must be one of auto, fp32, bf16"),
@@ -115,6 +118,14 @@ def test_run_ids_keep_names_of_other_scripts() -> None:
         assert ("a" * 60 in run_id) == (name[0] == "a")
 
 
+def test_augment_was_a_switch() -> None:
+    for old, new in ((True, "protocol"), (False, "none")):
+        assert Recipe(augment=old) == Recipe(augment=new) == Recipe.from_dict({**Recipe().to_dict(), "augment": old})
+    assert Recipe(augment="none").run_id == "shapes-all-erm-adam-none-seed0-265d42d598", "as before"
+    assert Recipe(augment="protocol").run_id == Recipe().run_id
+    assert Recipe(data="photos", trainable="head").run_id == "photos-all-erm-adam-none-seed0-8b7277d22b", "as before"
+
+
 def test_assignments_are_toml_values_or_text() -> None:
     values: dict[str, Any] = {"optimizer_settings": {"rho": 1}}
     for text in ("lr=3e-5", "optimizer_settings.rho=0.1", "data=my=folder", "augment=false", "method_settings.a.b=[1]"):
@@ -150,7 +161,14 @@ def test_the_name_of_a_run_says_what_it_is_and_depends_on_everything() -> None:
     for name, value in recipe.to_dict().items():
         other = {"str": "x", "int": 9, "float": 0.5, "bool": value is not True, "dict": {"x": 1}, "NoneType": "x"}
         new = {"selection": "last", "precision": "fp32", "nonfinite": "skip", "freeze_bn": True, "pretrained": True}
-        new |= {"lr_schedule": "cosine", "rho_schedule": "cosine", "trainable": "head", "class_weights": "balanced"}
+        new |= {
+            "lr_schedule": "cosine",
+            "rho_schedule": "cosine",
+            "trainable": "head",
+            "class_weights": "balanced",
+            "augment": "none",
+            "resize": "crop",
+        }
         changed.append(Recipe(**{**recipe.to_dict(), name: new.get(name, other[type(value).__name__])}))
     assert len({one.run_id for one in changed}) == len(changed)
 

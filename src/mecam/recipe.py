@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_origin
 
 from mecam import profiles
 from mecam.near import hint, plain
-from mecam.preprocessing import IMAGE_SIZES
+from mecam.preprocessing import IMAGE_SIZES, Resize
 from mecam.profiles import RecipeError as RecipeError
 
 Selection = Literal["validation", "last", "oracle"]
 Schedule = Literal["constant", "cosine", "linear", "inverse_sqrt"]
 Trainable = Literal["all", "head"]
+Augment = Literal["protocol", "flips", "none"]
 Settings = dict[str, Any]
 
 # defaults by data set: the protocol's, on images of the backbone's own size, for all but the embedded one. Embedded
@@ -38,7 +39,7 @@ HEAD: dict[str, Any] = {
     "evaluate_every": 50,
     "lr": 1e-3,
     "lr_schedule": "cosine",
-    "augment": False,
+    "augment": "none",
     "virtual": "none",
 }
 # on the embedded set networks start from scratch, where the published weights of these penalties prevent learning
@@ -61,6 +62,8 @@ DECIDING = (
 FISH_OUTER = {"momentum": 0.0, "weight_decay": 0.0}  # Fish's outer step
 STORED = {"capture": "record"}  # entries by their names in older files and in the digests of run ids
 TODAY = {old: new for new, old in STORED.items()}
+# values of entries that were switches; the digests have them, and older files
+SWITCHES: dict[str, dict[bool, str]] = {"augment": {True: "protocol", False: "none"}}
 LETTERS = r"A-Za-z0-9_\x80-\U0010ffff"  # kept in run ids; of a character class
 FILE_NAME_BYTES = 200  # a file name has at most 255, and a run has files named after it
 # entries by the plain names that they have elsewhere
@@ -117,7 +120,13 @@ class Recipe:
     class_weights: Literal["none", "balanced"] = entry(
         "none", "Weights of the classes in the classification loss; balanced: as if classes were equally frequent."
     )
-    augment: bool = entry(True, "Augment training images.")
+    augment: Augment = entry(
+        "protocol",
+        "Augmentation of training images: random crops, horizontal flips and colors; flips: vertical flips, too.",
+    )
+    resize: Resize = entry(
+        "squash", "How an image that is not square is resized in evaluation and prediction, and by augment=none."
+    )
     skip_unreadable: bool = entry(False, "Skip unreadable images and report them.")
     layout: str | None = entry(None, "Folders from the root down, such as class/domain. Default: domain/class.")
     domain_from: str | None = entry(None, "Domain of an image: a regular expression on its path, or exif:Model.")
@@ -185,7 +194,7 @@ class Recipe:
         import json
 
         plain = baseline()
-        departures = {STORED.get(k, k): v for k, v in self.to_dict().items() if v != plain[k]}
+        departures = {STORED.get(k, k): _digested(k, v) for k, v in self.to_dict().items() if v != plain[k]}
         digest = hashlib.sha256(json.dumps(departures, sort_keys=True).encode()).hexdigest()[:10]
         data = re.sub(rf"[^{LETTERS}]+", "-", _printable(Path(self.data).name))
         parts = (data, self.target or "all", self.method, self.optimizer, self.averaging, f"seed{self.seed}", digest)
@@ -263,8 +272,17 @@ def recipe_of(run: Path | str) -> Recipe:
 
 
 def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values under today's names."""
-    return {TODAY.get(name, name): value for name, value in values.items()}
+    """Return the values under today's names, and by today's words."""
+    named = {TODAY.get(name, name): value for name, value in values.items()}
+    return {
+        name: SWITCHES[name][value] if isinstance(value, bool) and name in SWITCHES else value
+        for name, value in named.items()
+    }
+
+
+def _digested(name: str, value: Any) -> Any:
+    """Return the value of an entry as the digests of run ids have it."""
+    return next((old for old, new in SWITCHES.get(name, {}).items() if new == value), value)
 
 
 def _check(name: str, value: Any) -> None:

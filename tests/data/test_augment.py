@@ -15,7 +15,9 @@ from torch import Tensor
 
 from mecam.data import augment
 from mecam.data.augment import BRIGHTNESS, CONTRAST, HUE, SATURATION, Augmentation, Draws, evaluate_transform
-from mecam.preprocessing import Interpolation, Preprocessing
+from mecam.data.store import fit
+from mecam.preprocessing import Interpolation, Preprocessing, Resize
+from mecam.training.build import AUGMENTATIONS
 
 GRAY_TOLERANCE = 1.5e-4  # Pillow's grey is .299 R + ..., torchvision's .2989 R + ...: at most 1e-4 apart
 OPERATIONS = {
@@ -45,6 +47,7 @@ def neutral(images: Tensor) -> Draws:
         order=torch.arange(4).repeat(count, 1),
         factors=torch.tensor([1.0, 1.0, 1.0, 0.0]).repeat(count, 1),
         gray=torch.zeros(count, dtype=torch.bool),
+        vertical=torch.zeros(count, dtype=torch.bool),
     )
 
 
@@ -256,6 +259,61 @@ def test_evaluation_resizes_and_normalises(stored: tuple[int, int], size: int) -
     )
 
 
+@pytest.mark.parametrize("resize", ["squash", "crop", "letterbox"])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("stored", [(64, 96), (98, 64), (64, 64)])
+def test_evaluation_and_prediction_resize_alike(
+    resize: Resize, interpolation: Interpolation, stored: tuple[int, int]
+) -> None:
+    coarse = 64 + pictures(3, 9, 9).float() / 2  # no value to clip between rows and columns
+    images = torch.nn.functional.interpolate(coarse, stored, mode="bilinear").to(torch.uint8)
+    found = evaluate_transform(images, replace(plain(48, interpolation), resize=resize))
+    for image, own in zip(images, found, strict=True):
+        expected = torch.from_numpy(np.array(fit(image.permute(1, 2, 0).numpy(), (48, 48), interpolation, resize)))
+        assert (own.permute(1, 2, 0) * 255 - expected).abs().max() < 1.3, "Pillow rounds twice to 8 bits"
+
+
+@pytest.mark.parametrize(("resize", "rows"), [("crop", slice(0, 8)), ("letterbox", slice(2, 6))])
+def test_images_stored_without_their_aspect_get_it_back(resize: Resize, rows: slice) -> None:
+    """A picture twice as wide as high, in four vertical stripes; as a store has it."""
+    stored = torch.tensor([10, 80, 160, 240], dtype=torch.uint8).repeat_interleave(8).expand(1, 3, 32, 32).contiguous()
+    aspects = torch.tensor([2.0])
+    (image,) = evaluate_transform(stored, replace(plain(8), resize=resize), aspects) * 255
+    stripes = (
+        torch.tensor([80.0] * 4 + [160.0] * 4)
+        if resize == "crop"
+        else torch.tensor([10.0, 80, 160, 240]).repeat_interleave(2)
+    )
+    torch.testing.assert_close(image[:, rows], stripes.expand_as(image[:, rows]), atol=12, rtol=0)
+    assert image.sum(dim=(0, 2)).count_nonzero() == rows.stop - rows.start
+    assert torch.equal(evaluate_transform(stored, plain(8), aspects), evaluate_transform(stored, plain(8))), (
+        "squash needs no aspects"
+    )
+
+
+def test_without_crops_images_are_as_in_evaluation() -> None:
+    images, aspects = pictures(4, 40, 60), torch.tensor([0.5, 1.0, 1.5, 3.0])
+    strengths = AUGMENTATIONS["none"]
+    for resize in ("squash", "crop", "letterbox"):
+        own = replace(plain(24), resize=resize)
+        expected = evaluate_transform(images, own, aspects)
+        assert expected.isfinite().all()
+        torch.testing.assert_close(Augmentation(own, **strengths)(images, aspects), expected, atol=1e-6, rtol=0)
+
+
+def test_vertical_flips_turn_half_of_the_images_upside_down() -> None:
+    images = pictures(64, 16, 16)
+    upright, turned = Augmentation(plain(8)), Augmentation(plain(8), **AUGMENTATIONS["flips"])
+    draws = turned.draw(images, generator=torch.Generator().manual_seed(0))
+    assert 20 < draws.vertical.sum() < 44
+    same = upright.draw(images, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(same.box, draws.box), "the other draws are the protocol's"
+    expected = torch.where(
+        draws.vertical[:, None, None, None], upright.apply(images, same).flip(2), upright.apply(images, same)
+    )
+    torch.testing.assert_close(turned.apply(images, draws), expected)
+
+
 def test_no_images_give_no_images() -> None:
     images = torch.zeros(0, 3, 30, 30, dtype=torch.uint8)
     assert Augmentation(Preprocessing(16))(images).shape == (0, 3, 16, 16)
@@ -280,7 +338,9 @@ def test_impossible_options_are_refused_by_name(options: dict[str, Any]) -> None
         Augmentation(**options)
 
 
-@pytest.mark.parametrize("options", [{"size": 0}, {"std": (1.0, 0.0, 1.0)}, {"interpolation": "nearest"}])
+@pytest.mark.parametrize(
+    "options", [{"size": 0}, {"std": (1.0, 0.0, 1.0)}, {"interpolation": "nearest"}, {"resize": "fit"}]
+)
 def test_impossible_preprocessing_is_refused_by_name(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
         Preprocessing(**options)

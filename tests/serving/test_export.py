@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,10 @@ from torch import Tensor, nn
 
 from mecam.data.shapes import shapes
 from mecam.models import create
-from mecam.preprocessing import Preprocessing
+from mecam.preprocessing import Preprocessing, Resize
 from mecam.recipe import Recipe
 from mecam.serving import ExportError, TrainedModel, export, find_images, load_model
+from mecam.serving import infer as exported_program
 from mecam.training import train
 from tests.serving.runs import write_images
 
@@ -87,6 +89,17 @@ def test_the_exported_program_divides_logits_by_the_temperature(
     (row,) = csv.DictReader(infer(facts_file.parent, image).stdout.splitlines())
     logits = torch.tensor([*next(model.predictions(image)).probabilities.values()]).log()
     assert float(row["probability"]) == pytest.approx((logits / 2.5).softmax(0).max().item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("resize", ["squash", "crop", "letterbox"])
+def test_the_exported_program_resizes_as_predict_does(model: TrainedModel, resize: Resize) -> None:
+    own = replace(model, preprocessing=replace(model.preprocessing, resize=resize))
+    assert Preprocessing.from_dict(own.preprocessing.describe()) == own.preprocessing
+    image = Image.effect_noise((60, 41), 90).convert("RGB")
+    pixels = torch.from_numpy(exported_program.preprocess(image, own.preprocessing.describe()))[None]
+    with torch.inference_mode():
+        expected = own.network(pixels).softmax(1)
+    torch.testing.assert_close(own.probabilities([np.asarray(image)]), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_safetensors_hold_the_weights(model: TrainedModel, tmp_path: Path) -> None:

@@ -54,9 +54,9 @@ def test_a_forward_of_one_batch_size_gives_the_same(monkeypatch: pytest.MonkeyPa
     splits = {Split.parse(name): indices for name, indices in lengths.items()}
     sizes = []
 
-    def forward(images: torch.Tensor) -> torch.Tensor:
+    def forward(images: torch.Tensor, aspects: torch.Tensor) -> torch.Tensor:
         sizes.append(len(images))
-        return forward_stored(net, own, images)
+        return forward_stored(net, own, images, aspects)
 
     expected: dict[Split, torch.Tensor] = {}
     found: dict[Split, torch.Tensor] = {}

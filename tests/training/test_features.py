@@ -45,7 +45,7 @@ def files(cache: Path) -> list[Path]:
 
 def test_the_defaults_fit_a_head() -> None:
     recipe = Recipe(trainable="head", data="root", optimizer="mecam")
-    assert (recipe.lr, recipe.steps, recipe.augment, recipe.virtual) == (1e-3, 500, False, "none")
+    assert (recipe.lr, recipe.steps, recipe.augment, recipe.virtual) == (1e-3, 500, "none", "none")
     assert recipe.backbone == "lite0"
     assert Recipe(trainable="all") == Recipe()
     assert Recipe().run_id == "shapes-all-erm-adam-none-seed0-44136fa355"
@@ -158,7 +158,7 @@ def test_methods_on_images_are_refused(method: str) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"augment": True}, "augment=true changes images"),
+        ({"augment": True}, "augment=protocol changes images"),
         ({"optimizer": "mecam", "virtual": "mixstyle"}, "give virtual=none"),
     ],
 )

@@ -11,7 +11,7 @@ from mecam.data.sampling import DomainSampler
 from mecam.data.shapes import ShapesSet, shapes
 from mecam.preprocessing import Preprocessing
 from mecam.recipe import Recipe
-from mecam.training.build import NO_AUGMENTATION
+from mecam.training.build import AUGMENTATIONS
 from mecam.training.feed import Feed
 
 SOURCES, BATCH = (0, 2), 4
@@ -27,7 +27,7 @@ def make_feed(data: ShapesSet, *, plain: bool, parts: Sequence[np.ndarray] | Non
     labels = [data.labels(domain) for domain in SOURCES]
     parts = [np.arange(len(own)) for own in labels] if parts is None else parts
     sampler = DomainSampler(labels, parts, BATCH, torch.Generator().manual_seed(1))
-    look = Augmentation(Preprocessing(size), **(NO_AUGMENTATION if plain else {}))
+    look = Augmentation(Preprocessing(size), **AUGMENTATIONS["none" if plain else "protocol"])
     return Feed(data, SOURCES, sampler, look, device=torch.device(device), seed=2)
 
 

@@ -10,10 +10,18 @@ import torch
 from PIL import Image
 
 from mecam.analysis.runs import objective_of
+from mecam.data.augment import evaluate_transform
+from mecam.data.open import open_data
+from mecam.data.store import fit
 from mecam.models.network import Network
+from mecam.preprocessing import Resize
 from mecam.recipe import Recipe, RecipeError
 from mecam.serving import export, load_model
 from mecam.training import train
+from mecam.training.evaluate import logits_of
+from mecam.training.machine import find_machine
+from mecam.training.run import Run
+from tests.serving.runs import write_images
 
 SMALL = {"steps": 1, "batch": 2, "evaluate_every": 1, "target": "sketch", "optimizer": "mecam", "pretrained": False}
 
@@ -73,3 +81,26 @@ def test_model_files_without_an_interpolation_are_bilinear(tmp_path: Path, monke
     assert facts.pop("interpolation") == "bilinear"
     monkeypatch.setattr(type(run), "read_model", lambda _: (weights, facts))
     assert load_model(run.path).preprocessing.interpolation == "bilinear"
+
+
+@pytest.mark.parametrize("resize", ["crop", "letterbox"])
+def test_a_run_resizes_in_training_evaluation_and_prediction(
+    resize: Resize, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MECAM_CACHE", str(tmp_path / "cache"))
+    data = open_data(write_images(tmp_path / "images"))
+    values = {"data": str(tmp_path / "images"), "target": "lab", "steps": 1, "batch": 2, "backbone": "resnet8"}
+    recipe = Recipe(**values, image_size=32, resize=resize, augment="none")
+    run = Run(recipe, find_machine("cpu"), data)
+    pictures = [np.asarray(Image.open(tmp_path / "images" / data.sample_name(0, one))) for one in range(2)]
+    pixels = [fit(picture, (32, 32), "bilinear", resize) for picture in pictures]
+    expected = evaluate_transform(torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2), run.network.preprocessing)
+    seen: list[torch.Tensor] = []
+    run.network.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    logits_of(run.network, data, 0, np.arange(2), run.network.preprocessing, device=torch.device("cpu"))
+    torch.testing.assert_close(seen[0], expected, atol=0.05, rtol=0)  # Pillow rounds to 8 bits
+    if resize == "letterbox":
+        assert torch.equal(run.feed.next(0).images[:, :, 0], expected[:1, :, 0].expand(4, 3, 32)), "black"
+    model = load_model(train(recipe, tmp_path / "out", device="cpu", data=data).path)
+    assert model.preprocessing == run.network.preprocessing
+    assert np.array_equal(model._resize(pictures[0]), pixels[0])

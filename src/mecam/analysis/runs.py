@@ -52,9 +52,12 @@ class Images:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         for batch in self.batches:
             images = torch.cat([self.data.images(domain, some) for domain, some in batch.items()]).to(self.device)
-            labels = np.concatenate([self.data.labels(domain)[some] for domain, some in batch.items()])
-            pixels = evaluate_transform(images, self.preprocessing).to(self.dtype)
-            yield pixels.contiguous(memory_format=_layout(self.device)), torch.from_numpy(labels).to(self.device)
+            labels, aspects = (
+                torch.from_numpy(np.concatenate([of(domain)[some] for domain, some in batch.items()])).to(self.device)
+                for of in (self.data.labels, self.data.aspects)
+            )
+            pixels = evaluate_transform(images, self.preprocessing, aspects).to(self.dtype)
+            yield pixels.contiguous(memory_format=_layout(self.device)), labels
 
 
 def objective_of(

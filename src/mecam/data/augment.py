@@ -34,10 +34,11 @@ class Draws:
     """The random values for each image of a batch."""
 
     box: Tensor  # (B, 4) top, left, height, width in pixels of the stored image
-    flip: Tensor  # (B,) bool
+    flip: Tensor  # (B,) bool, left and right
     order: Tensor  # (B, 4) the operations BRIGHTNESS, ... in their order
     factors: Tensor  # (B, 4) for BRIGHTNESS, CONTRAST, SATURATION (identity: 1) and HUE (identity: 0)
     gray: Tensor  # (B,) bool
+    vertical: Tensor  # (B,) bool, a flip of top and bottom
 
     def __len__(self) -> int:
         return len(self.flip)
@@ -54,7 +55,8 @@ class Augmentation:
         preprocessing: size, normalization and resampling of the output.
         area: range of the crop's area relative to the image's.
         aspect: range of the crop's width / height, in pixels of the original image.
-        flip, grayscale: probabilities.
+        crop: draw random crops; otherwise the whole image is used as `preprocessing.resize` says.
+        flip, vertical, grayscale: probabilities; `flip` is horizontal.
         brightness, contrast, saturation: factors are drawn from [max(0, 1 - strength), 1 + strength].
         hue: the shift is drawn from [-hue, hue] of a full turn.
     """
@@ -62,7 +64,9 @@ class Augmentation:
     preprocessing: Preprocessing = IMAGENET
     area: tuple[float, float] = (0.7, 1.0)
     aspect: tuple[float, float] = (3 / 4, 4 / 3)
+    crop: bool = True
     flip: float = 0.5
+    vertical: float = 0.0
     brightness: float = 0.3
     contrast: float = 0.3
     saturation: float = 0.3
@@ -73,8 +77,8 @@ class Augmentation:
         for name, (low, high), most in (("area", self.area, 1.0), ("aspect", self.aspect, math.inf)):
             if not 0 < low <= high <= most:
                 raise ValueError(f"{name} must be (low, high) with 0 < low <= high <= {most}, got {(low, high)}")
-        bounds = {"flip": 1.0, "grayscale": 1.0, "hue": 0.5}
-        for name in ("flip", "grayscale", "brightness", "contrast", "saturation", "hue"):
+        bounds = {"flip": 1.0, "vertical": 1.0, "grayscale": 1.0, "hue": 0.5}
+        for name in ("flip", "vertical", "grayscale", "brightness", "contrast", "saturation", "hue"):
             if not 0 <= getattr(self, name) <= bounds.get(name, math.inf):
                 raise ValueError(f"{name} must be in [0, {bounds.get(name, math.inf)}], got {getattr(self, name)}")
 
@@ -95,12 +99,16 @@ class Augmentation:
             return torch.rand(count, *size, dtype=torch.float32, device=device, generator=generator)
 
         box = self._draw_box(images, aspects, uniform(TRIES, 2), uniform(2))
+        if not self.crop:
+            box = _whole(images, aspects, self.preprocessing, like=box).expand_as(box)
         flip = uniform() < self.flip
         order = uniform(4).argsort(dim=1)
         factors = uniform(4)
         for column, (low, high) in zip(factors.unbind(1), self._ranges(), strict=True):
             column.mul_(high - low).add_(low)
-        return Draws(box, flip, order, factors, gray=uniform() < self.grayscale)
+        gray = uniform() < self.grayscale
+        vertical = uniform() < self.vertical if self.vertical else torch.zeros_like(gray)
+        return Draws(box, flip, order, factors, gray, vertical)
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         """Crop, flip, jitter the colours, convert to grayscale and normalize, as drawn."""
@@ -110,14 +118,14 @@ class Augmentation:
         own = self.preprocessing
         out = _output(images, own.size)
         with torch.autocast(images.device.type, enabled=False):
-            if gpu := _kernels_for(images, own.interpolation):
+            if gpu := _kernels_for(images, own):
                 cropped = torch.empty(out.shape, device=out.device)
                 gpu.crop(images, draws.box, draws.flip, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), out=cropped)
                 gpu.colour(cropped, draws.order, draws.factors, draws.gray, own.mean, own.std, out=out)
-                return out
-            for piece in _pieces(out):
-                _normalize(self._colours(images[piece], draws[piece]), own, out=out[piece])
-        return out
+            else:
+                for piece in _pieces(out):
+                    _normalize(self._colours(images[piece], draws[piece]), own, out=out[piece])
+        return torch.where(_per_image(draws.vertical), out.flip(2), out) if self.vertical else out
 
     def _colours(self, images: Tensor, draws: Draws) -> Tensor:
         """Return the images in [0, 1], before normalization."""
@@ -156,22 +164,44 @@ class Augmentation:
         return torch.cat([corner, size], dim=1)
 
 
-def evaluate_transform(images: Tensor, preprocessing: Preprocessing) -> Tensor:
-    """Preprocess uint8 (B, 3, H, W) to float (B, 3, size, size), without keeping the aspect ratio."""
+def evaluate_transform(images: Tensor, preprocessing: Preprocessing, aspects: Tensor | None = None) -> Tensor:
+    """Preprocess uint8 (B, 3, H, W) to float (B, 3, size, size).
+
+    `aspects` is the width / height of the original images; None if they were not resampled for the store.
+    """
     _check_images(images)
     size, interpolation = preprocessing.size, preprocessing.interpolation
     out = _output(images, size)
-    whole = _constants((0, 0, *images.shape[-2:]), out)
+    box = _whole(images, aspects, preprocessing, like=out)
+    same = images.shape[-2:] == (size, size) and (aspects is None or preprocessing.resize == "squash")
     with torch.autocast(images.device.type, enabled=False):
-        if gpu := _kernels_for(images, interpolation):
-            gpu.crop(images, whole[None], None, preprocessing.mean, preprocessing.std, out=out)
+        if gpu := _kernels_for(images, preprocessing):
+            gpu.crop(images, box, None, preprocessing.mean, preprocessing.std, out=out)
             return out
         for piece in _pieces(out):
-            part = images[piece]
-            same = part.shape[-2:] == (size, size)
-            x = part / 255 if same else _crop(part, whole[None], size, interpolation=interpolation)
+            part, own = images[piece], box if len(box) == 1 else box[piece]
+            x = part / 255 if same else _crop(part, own, size, interpolation=interpolation)
             _normalize(x, preprocessing, out=out[piece])
     return out
+
+
+def _whole(images: Tensor, aspects: Tensor | None, preprocessing: Preprocessing, *, like: Tensor) -> Tensor:
+    """Return the box that becomes the output in evaluation, (B, 4), or (1, 4) for all images.
+
+    In pixels of the stored images, which may have lost their aspect ratio. A letterbox is larger than its image.
+    """
+    sides = _constants(tuple(images.shape[-2:]), like)
+    if preprocessing.resize == "squash":
+        return torch.cat([torch.zeros_like(sides), sides])[None]
+    ratio = (sides[1] / sides[0])[None] if aspects is None else aspects.to(like.dtype)
+    if preprocessing.resize == "crop":
+        shares = torch.stack([ratio, 1 / ratio], dim=1).clamp(max=1)
+        return torch.cat([sides * (1 - shares) / 2, sides * shares], dim=1)
+    size = preprocessing.size  # of which the image fills whole pixels
+    filled = (size * torch.stack([1 / ratio, ratio], dim=1).clamp(max=1)).round().clamp(min=1)
+    return torch.cat([-((size - filled) / 2).round(), torch.full_like(filled, size)], dim=1) * (sides / filled).repeat(
+        1, 2
+    )
 
 
 def _crop(
@@ -199,7 +229,8 @@ def _resampling(
     """Return (B, size, pixels): the weights of the pixels in each of `size` samples of [start, start + length).
 
     The kernel around a sample's centre is a triangle, two pixels of the coarser grid wide, or a cubic, four pixels
-    wide. Pixels outside the interval have weight 0, as if the image had been cropped first.
+    wide. Pixels outside the interval have weight 0, as if the image had been cropped first. Samples outside of the
+    image have no weights: they are black.
     """
     start, length = start[:, None, None], length[:, None, None]
     samples = torch.arange(size, dtype=start.dtype, device=start.device)[:, None]
@@ -207,10 +238,12 @@ def _resampling(
         samples = torch.where(mirror[:, None, None], size - 1 - samples, samples)
     step = length / size
     pixel = torch.arange(pixels, dtype=start.dtype, device=start.device) + 0.5
-    distance = (pixel - (start + (samples + 0.5) * step)).abs_() / step.clamp(min=1)
+    center = start + (samples + 0.5) * step
+    distance = (pixel - center).abs_() / step.clamp(min=1)
     weights = (1 - distance).clamp_(min=0) if interpolation == "bilinear" else _cubic(distance)
     weights = weights.mul_((pixel > start) & (pixel < start + length))
-    return weights / weights.sum(dim=-1, keepdim=True)
+    total = weights.sum(dim=-1, keepdim=True)
+    return weights / torch.where((center > 0) & (center < pixels), total, math.inf)
 
 
 def _cubic(x: Tensor) -> Tensor:
@@ -290,9 +323,10 @@ def _output(images: Tensor, size: int) -> Tensor:
     return torch.empty(len(images), 3, size, size, dtype=torch.float32, device=images.device, memory_format=layout)
 
 
-def _kernels_for(images: Tensor, interpolation: Interpolation) -> Any:
-    """Return the Triton kernels, which are bilinear, for images on a GPU."""
-    return kernels("mecam.data._kernels") if images.is_cuda and interpolation == "bilinear" else None
+def _kernels_for(images: Tensor, preprocessing: Preprocessing) -> Any:
+    """Return the Triton kernels, which are bilinear and read inside of the image only, for images on a GPU."""
+    fitting = preprocessing.interpolation == "bilinear" and preprocessing.resize != "letterbox"
+    return kernels("mecam.data._kernels") if images.is_cuda and fitting else None
 
 
 def _pieces(out: Tensor) -> Iterator[slice]:

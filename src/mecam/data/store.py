@@ -27,11 +27,12 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from mecam.data.decode import MAX_PIXELS, resample
 from mecam.data.domains import DataError
+from mecam.preprocessing import Resize
 from mecam.storage.checksums import digest_blocks, read_blocks
 from mecam.storage.files import read_json
 
@@ -204,12 +205,27 @@ def is_store(path: Path) -> bool:
     return (path / HEADER).is_file()
 
 
-def fit(pixels: NDArray[np.uint8], size: tuple[int, int], interpolation: str = "bilinear") -> NDArray[np.uint8]:
-    """Resize (height, width, 3) pixels, unless they have this size, by Pillow's antialiased filter of that name."""
+def fit(
+    pixels: NDArray[np.uint8],
+    size: tuple[int, int],
+    interpolation: str = "bilinear",
+    resize: Resize = "squash",
+) -> NDArray[np.uint8]:
+    """Resize (height, width, 3) pixels, unless they have this size, by Pillow's antialiased filter of that name.
+
+    `resize` as in `Preprocessing`.
+    """
     height, width = size
     if pixels.shape[:2] == size:
         return pixels
-    return np.asarray(Image.fromarray(pixels).resize((width, height), Image.Resampling[interpolation.upper()]))
+    image, kernel = Image.fromarray(pixels), Image.Resampling[interpolation.upper()]
+    if resize == "letterbox":
+        return np.asarray(ImageOps.pad(image, (width, height), kernel))
+    if resize == "crop":
+        side = min(image.size)
+        left, top = ((length - side) // 2 for length in image.size)
+        image = image.crop((left, top, left + side, top + side))
+    return np.asarray(image.resize((width, height), kernel))
 
 
 def available_cores() -> int:

@@ -61,7 +61,13 @@ def read(path: str) -> Image.Image:
 def preprocess(image: Image.Image, facts: dict[str, Any]) -> NDArray[np.float32]:
     """Resize and normalize to channels, rows, columns."""
     size = facts["image_size"]
-    resized = image.resize((size, size), Image.Resampling[facts["interpolation"].upper()])
+    kernel, resize = Image.Resampling[facts["interpolation"].upper()], facts.get("resize", "squash")
+    if resize == "crop":
+        side = min(image.size)
+        left, top = ((length - side) // 2 for length in image.size)
+        image = image.crop((left, top, left + side, top + side))
+    letterbox = resize == "letterbox"
+    resized = ImageOps.pad(image, (size, size), kernel) if letterbox else image.resize((size, size), kernel)
     pixels = (np.asarray(resized) / 255 - facts["mean"]) / facts["std"]
     return np.asarray(pixels.transpose(2, 0, 1), dtype=np.float32)
 

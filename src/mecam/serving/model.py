@@ -171,8 +171,8 @@ class TrainedModel:
             return error
 
     def _resize(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        size = self.preprocessing.size
-        return fit(pixels, (size, size), self.preprocessing.interpolation)
+        own = self.preprocessing
+        return fit(pixels, (own.size, own.size), own.interpolation, own.resize)
 
     def _prediction(
         self, image: Picture, probabilities: Tensor, novelty: float | None, unknown_below: float | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -41,10 +41,10 @@ ON_GPU: dict[str, dict[str, Any]] = {
     "adamw": {"fused": True, "capturable": True},
     "sgd": {"fused": True},
 }
-NO_AUGMENTATION: dict[str, Any] = {
-    "area": (1.0, 1.0),
-    "aspect": (1e-3, 1e3),
-    **dict.fromkeys(("flip", "brightness", "contrast", "saturation", "hue", "grayscale"), 0.0),
+AUGMENTATIONS: dict[str, dict[str, Any]] = {  # what departs from the protocol
+    "protocol": {},
+    "flips": {"vertical": 0.5},
+    "none": {"crop": False, **dict.fromkeys(("flip", "brightness", "contrast", "saturation", "hue", "grayscale"), 0.0)},
 }
 
 
@@ -112,8 +112,10 @@ def _check_head(recipe: Recipe) -> None:
             f"method={recipe.method} acts on images or changes the features, and trainable=head trains on features "
             f"that are frozen; choose one of {fitting}, or trainable=all"
         )
-    if recipe.augment:
-        raise RecipeError("augment=true changes images, and trainable=head trains on features; leave augment out")
+    if recipe.augment != "none":
+        raise RecipeError(
+            f"augment={recipe.augment} changes images, and trainable=head trains on features; leave augment out"
+        )
     if has_meta_pass(recipe.optimizer) and recipe.virtual != "none":
         raise RecipeError(
             f"virtual={recipe.virtual} acts inside the backbone, and trainable=head trains on its features; "
@@ -216,7 +218,7 @@ def batch_size_error(recipe: Recipe, image_size: int, error: ValueError) -> Valu
 
 def build_network(recipe: Recipe, classes: int) -> Network:
     """Build the network in training mode, initialised from torch's generator."""
-    return create_network(
+    network = create_network(
         recipe.backbone,
         classes=classes,
         dropout=recipe.dropout,
@@ -224,7 +226,9 @@ def build_network(recipe: Recipe, classes: int) -> Network:
         pretrained=recipe.pretrained,
         freeze_bn=recipe.freeze_bn,
         image_size=recipe.image_size,
-    ).train()
+    )
+    network.preprocessing = replace(network.preprocessing, resize=recipe.resize)
+    return network.train()
 
 
 def fingerprints(data: DomainSet, network: Network) -> dict[str, Any]:
@@ -255,12 +259,11 @@ def build_feed(
         torch.Generator().manual_seed(seed_hash(recipe.seed, "batches")),
         recipe.balanced,
     )
-    strengths = {} if recipe.augment else NO_AUGMENTATION
     return Feed(
         data,
         sources,
         sampler,
-        Augmentation(network.preprocessing, **strengths) if recipe.trainable == "all" else None,
+        Augmentation(network.preprocessing, **AUGMENTATIONS[recipe.augment]) if recipe.trainable == "all" else None,
         device=device,
         seed=seed_hash(recipe.seed, "augmentation", ranks.rank()),
         capture=recipe.capture,

@@ -21,14 +21,14 @@ from mecam.training.resident import resident
 # images per batch, in the data's order, so that predictions that depend on batch mates are always the same; larger
 # batches leave a CPU's cache
 BATCH, BATCH_ON_CPU = 256, 32
-Forward = Callable[[Tensor], Tensor]  # from stored images (uint8) or features to logits
+Forward = Callable[[Tensor, Tensor], Tensor]  # from stored images (uint8) or features, and aspects, to logits
 
 
-def forward_stored(network: nn.Module, preprocessing: Preprocessing, images: Tensor) -> Tensor:
-    """Return the logits of stored images (uint8), or of features."""
+def forward_stored(network: nn.Module, preprocessing: Preprocessing, images: Tensor, aspects: Tensor) -> Tensor:
+    """Return the logits of stored images (uint8) and their original aspects, or of features."""
     if images.is_floating_point():
         return network(images).float()  # type: ignore[no-any-return]
-    pixels = evaluate_transform(images, preprocessing)
+    pixels = evaluate_transform(images, preprocessing, aspects)
     return network(pixels.contiguous(memory_format=torch.channels_last)).float()  # type: ignore[no-any-return]
 
 
@@ -49,7 +49,7 @@ def logits_of(
         for number, start in enumerate(range(0, len(indices), size)):
             batch = indices[start : start + size]
             if number % ranks.count() == ranks.rank():
-                parts.append(forward_stored(network, preprocessing, _images(data, domain, batch, device)))
+                parts.append(forward_stored(network, preprocessing, *_images(data, domain, batch, device)))
             else:
                 parts.append(torch.zeros(len(batch), len(data.classes), device=device))
     return ranks.total(torch.cat(parts)).cpu()
@@ -73,11 +73,9 @@ def logits_together(
             chosen = slice(start, start + BATCH)
             bounds = np.flatnonzero(np.diff(domains[chosen])) + 1
             runs = zip(np.split(domains[chosen], bounds), np.split(places[chosen], bounds), strict=True)
-            images = torch.cat([_images(data, int(domain[0]), own, device) for domain, own in runs])
-            count = len(images)
-            if count < BATCH:
-                images = torch.cat([images, images[-1:].expand(BATCH - count, *images.shape[1:])])
-            parts.append(forward(images)[:count].clone())
+            stored = zip(*(_images(data, int(domain[0]), own, device) for domain, own in runs), strict=True)
+            images, aspects = (_filled(torch.cat(each)) for each in stored)
+            parts.append(forward(images, aspects)[: len(domains[chosen])].clone())
     return list(torch.split(torch.cat(parts).cpu(), [len(indices) for _, indices in splits]))
 
 
@@ -119,8 +117,14 @@ def evaluating(network: nn.Module) -> Iterator[None]:
         network.train(was_training)
 
 
-def _images(data: DomainSet, domain: int, indices: NDArray[np.int64], device: torch.device) -> Tensor:
+def _filled(rows: Tensor) -> Tensor:
+    """Return BATCH rows: the last one repeats."""
+    return torch.cat([rows, rows[-1:].expand(BATCH - len(rows), *rows.shape[1:])])
+
+
+def _images(data: DomainSet, domain: int, indices: NDArray[np.int64], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return images and their aspects."""
     stored = resident(data, device)
     if stored is None:
-        return data.images(domain, indices).to(device)
+        return data.images(domain, indices).to(device), torch.from_numpy(data.aspects(domain)[indices]).to(device)
     return stored.take(domain, torch.from_numpy(indices).pin_memory().to(device, non_blocking=True))

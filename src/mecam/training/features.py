@@ -116,8 +116,9 @@ def features_of(
     with evaluating(network):
         for start in range(0, count, size):
             report(start)
-            images = data.images(domain, np.arange(start, min(start + size, count))).to(machine.device)
-            pixels = evaluate_transform(images, network.preprocessing)
+            chosen = np.arange(start, min(start + size, count))
+            images, aspects = data.images(domain, chosen), torch.from_numpy(data.aspects(domain)[chosen])
+            pixels = evaluate_transform(images.to(machine.device), network.preprocessing, aspects.to(machine.device))
             parts.append(network.pooled(pixels.contiguous(memory_format=torch.channels_last)).float().cpu())
     return torch.cat(parts)
 

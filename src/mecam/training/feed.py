@@ -127,9 +127,8 @@ class Feed:
         """Return augmented images and labels of a batch that is on the device."""
         assert self.resident is not None
         stored, parts = self.resident, list(zip(self.sources, indices.chunk(len(self.sources)), strict=True))
-        images = torch.cat([stored.take(d, part) for d, part in parts])
+        images, aspects = map(torch.cat, zip(*(stored.take(d, part) for d, part in parts), strict=True))
         labels = torch.cat([stored.labels[d][part] for d, part in parts])
-        aspects = torch.cat([stored.aspects[d][part] for d, part in parts])
         return self._augmented(images, aspects), labels
 
     def _augmented(self, images: Tensor, aspects: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from mecam.data.open import open_data
 from mecam.progress import Event, Progress, showing, silent
 from mecam.recipe import Recipe, compose, recipe_of
 from mecam.runs import RunFolder, claim, sessions
+from mecam.training.build import check_start
 from mecam.training.interrupt import Interrupted, StopSignals
 from mecam.training.machine import find_machine
 from mecam.training.nonfinite import BadStep, step_error
@@ -26,7 +27,6 @@ from mecam.training.result import finish, validate
 from mecam.training.run import Run
 from mecam.training.state import load_state_dict, state_dict
 from mecam.training.step import start_tracking, train_step
-from mecam.training.unused import check_used
 from mecam.training.watch import watching
 
 SAVE_EVERY = 60.0  # least seconds between checkpoints: one of a large network takes seconds
@@ -66,7 +66,7 @@ def train(
         data, entries["data"] = None, str(data)
     recipe = compose(recipe, entries) if entries or not isinstance(recipe, Recipe) else recipe
     if not RunFolder(Path(out) / recipe.run_id).exists():
-        check_used(recipe)
+        check_start(recipe)
     return carry_out(recipe, out, data=data, device=device, progress=progress, warn=warn)
 
 

@@ -20,9 +20,9 @@ class Resident:
         self.aspects = [torch.from_numpy(np.array(data.aspects(d))).to(device) for d in domains]
         self.images = [data.images(d, np.arange(len(data.labels(d)))).to(device) for d in domains]
 
-    def take(self, domain: int, indices: Tensor) -> Tensor:
-        """Return these images of a domain."""
-        return self.images[domain].index_select(0, indices)
+    def take(self, domain: int, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return these images of a domain, and their aspects."""
+        return self.images[domain].index_select(0, indices), self.aspects[domain].index_select(0, indices)
 
 
 _latest: dict[tuple[str, torch.device], Resident] = {}  # one at most
