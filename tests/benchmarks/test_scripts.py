@@ -69,6 +69,12 @@ def test_unknown_optimizers_are_refused() -> None:
     assert "there is no samm; known are sam, " in done.stderr
 
 
+def test_a_loop_of_your_own() -> None:
+    small = ["--network", "resnet18", "--size", "32", "--batch", "2", "--steps", "1"]
+    found = table(run("own_loop.py", "--device", "cpu", *small, "--ways", "folded, captured"))
+    assert {way: len(cells) for way, cells in found.items()} == {"folded, captured": 3}
+
+
 def test_memory_is_within_its_bounds(tmp_path: Path) -> None:
     text = run("memory.py", "--layers", "8", "--width", "256", "--out", str(tmp_path / "table.md"))
     assert (tmp_path / "table.md").read_text() == text
