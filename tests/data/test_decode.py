@@ -1,11 +1,12 @@
 import struct
+import sys
 import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, features
 
 from mecam.data import decode as decoding
 from mecam.data.decode import decode, measure, resample
@@ -50,6 +51,44 @@ def test_other_formats_come_close(tmp_path: Path, suffix: str, options: dict[str
     pixels = read(tmp_path / f"a.{suffix}")
     assert pixels.shape == (8, 12, 3)
     assert np.abs(pixels.astype(int) - [200, 40, 90]).max() <= 4
+
+
+class TestNewerFormats:
+    @pytest.mark.skipif(not features.check("avif"), reason="Pillow without AVIF")
+    def test_avif(self, tmp_path: Path) -> None:
+        exif = Image.Exif()
+        exif[274] = 6  # on its side
+        Image.new("RGB", (12, 8), (200, 40, 90)).save(tmp_path / "a.avif", exif=exif)
+        pixels = read(tmp_path / "a.avif")
+        assert pixels.shape == (12, 8, 3)
+        assert np.abs(pixels.astype(int) - [200, 40, 90]).max() <= 4
+        assert measure(tmp_path / "a.avif", upright_up_to=320) == (12, 8)
+
+    def test_heic(self, tmp_path: Path) -> None:
+        pytest.importorskip("pillow_heif", reason="reads and writes HEIC").register_heif_opener()
+        Image.new("RGB", (64, 48), (200, 40, 90)).save(tmp_path / "a.heic")
+        pixels = read(tmp_path / "a.heic")
+        assert pixels.shape == (48, 64, 3)
+        assert np.abs(pixels.astype(int) - [200, 40, 90]).max() <= 4
+
+    @pytest.mark.parametrize("brands", [b"heic\0\0\0\0mif1heic", b"mif1\0\0\0\0mif1miaf", b"heix\0\0\0\0mif1"])
+    def test_heic_says_what_to_install(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, brands: bytes) -> None:
+        monkeypatch.setitem(sys.modules, "pillow_heif", None)
+        (tmp_path / "a.jpg").write_bytes(b"\0\0\0\x1cftyp" + brands + bytes(100))
+        for source in (tmp_path / "a.jpg", (tmp_path / "a.jpg").read_bytes()):
+            with pytest.raises(
+                DataError, match=r"^a is a HEIC image, which pillow-heif reads: pip install pillow-heif"
+            ):
+                decode(source, name="a")
+
+    def test_avif_says_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(features, "check", lambda _name: False)
+        with pytest.raises(DataError, match=r"^a is an AVIF image, which a newer Pillow reads: pip install --upgrade"):
+            decode(b"\0\0\0\x1cftypavif\0\0\0\0avifmif1" + bytes(100), name="a")
+
+    def test_other_containers_are_no_images(self) -> None:
+        with pytest.raises(DataError, match="a cannot be read as an image"):
+            decode(b"\0\0\0\x1cftypmp42\0\0\0\0isommp42" + bytes(100), name="a")
 
 
 def test_the_name_does_not_decide_the_format(tmp_path: Path) -> None:

@@ -210,6 +210,18 @@ class TestBadFolders:
 
 
 class TestUnreadableImages:
+    def test_images_that_need_a_package_are_counted_and_named(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "pillow_heif", None)
+        root = make_folder(tmp_path / "data")
+        for number in range(2):
+            (root / f"art/dog/{number}.HEIC").write_bytes(b"\0\0\0\x1cftypheic\0\0\0\0mif1heic" + bytes(100))
+        with pytest.raises(DataError, match=r"2 images of data cannot be read; (?s:.*)pip install pillow-heif"):
+            pack(root, tmp_path / "store")
+        skipped = pack(root, tmp_path / "store", on_error="skip").skipped
+        assert [image.name for image in skipped] == ["art/dog/0.HEIC", "art/dog/1.HEIC"]
+
     @pytest.fixture
     def root(self, tmp_path: Path) -> Path:
         root = make_folder(tmp_path / "data")

@@ -57,7 +57,7 @@ def test_links_to_folders(tmp_path: Path) -> None:
 
 def test_what_is_not_read_is_reported(tmp_path: Path) -> None:
     picture(tmp_path / "lab/dog/a.png", tmp_path / "lab/beside.png", tmp_path / "above.png", tmp_path / ".hidden/x.png")
-    (tmp_path / "lab/dog/a.heic").touch()
+    (tmp_path / "lab/dog/a.raw").touch()
     (tmp_path / "lab/dog/.DS_Store").touch()
     (tmp_path / "lab/cat").mkdir()
     found, ignored = read(tmp_path)
@@ -66,7 +66,7 @@ def test_what_is_not_read_is_reported(tmp_path: Path) -> None:
         f"{tmp_path.name}: files outside of a class folder, ignored: 'above.png'",
         "lab: files outside of a class folder, ignored: 'beside.png'",
         "lab/cat: no images",
-        "lab/dog: not images, ignored: 'a.heic'",
+        "lab/dog: not images, ignored: 'a.raw'",
     ]
 
 

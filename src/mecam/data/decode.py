@@ -16,7 +16,7 @@ from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, UnidentifiedImageError
+from PIL import ExifTags, Image, UnidentifiedImageError, features
 
 from mecam.data.domains import DataError
 
@@ -24,6 +24,7 @@ MAX_PIXELS = 89_478_485  # where Pillow warns: a quarter of a gigabyte of RGB
 LARGE_PIXELS = 16 << 20  # above it, resampling does not copy the image
 STRIP_PIXELS = 1 << 20
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "PPM", "TIFF", "GIF")  # EPS and the like would run programs
+BRANDS = {b"avif": "AVIF", b"avis": "AVIF", b"heic": "HEIF", b"heix": "HEIF", b"hevc": "HEIF", b"mif1": "HEIF"}
 UPRIGHT = {  # by EXIF orientation
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -37,6 +38,10 @@ ON_ITS_SIDE = (5, 6, 7, 8)  # rows are columns of the file
 FROM_THE_END = (3, 4, 7, 8)  # rows are in reverse order
 
 Source = Path | bytes | IO[bytes]
+
+
+class NeedsPackageError(UnidentifiedImageError):
+    """An image in a format that a package reads which is not installed."""
 
 
 @dataclass(frozen=True)
@@ -114,12 +119,14 @@ def _opened(source: Source | Image.Image, name: str, max_pixels: int) -> Iterato
         raise DataError(f"there is no file {name}") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DataError(f"{name} is refused as a decompression bomb: {error}") from error
+    except NeedsPackageError as error:
+        raise DataError(f"{name} {error}, or convert the file") from error
     except UnidentifiedImageError as error:
         if not isinstance(source, Image.Image) and _is_empty(source):
             raise DataError(f"{name} is empty (0 bytes); fetch the file again or remove it") from error
         raise DataError(
-            f"{name} cannot be read as an image: it is none of {', '.join(FORMATS)}, or its first bytes are damaged; "
-            "fetch the file again or remove it"
+            f"{name} cannot be read as an image: it is none of {', '.join(FORMATS)}, AVIF and HEIC, or its first "
+            "bytes are damaged; fetch the file again or remove it"
         ) from error
     except Exception as error:  # decoders raise struct.error, SyntaxError, EOFError, ... on damaged files
         raise DataError(
@@ -129,7 +136,37 @@ def _opened(source: Source | Image.Image, name: str, max_pixels: int) -> Iterato
 
 def read_header(source: Source) -> Image.Image:
     """Open an image file; its pixels are not read."""
-    return Image.open(BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS)
+    file = BytesIO(source) if isinstance(source, bytes) else source
+    try:
+        return Image.open(file, formats=FORMATS)
+    except UnidentifiedImageError:
+        if (name := _newer_format(file)) is None:
+            raise
+    return Image.open(file, formats=(name,))
+
+
+def _newer_format(file: Path | IO[bytes]) -> str | None:
+    """Return Pillow's name of an AVIF or HEIC file, once it can be opened; None for others."""
+    if isinstance(file, Path):
+        with file.open("rb") as opened:
+            start = opened.read(32)
+    else:
+        file.seek(0)
+        start = file.read(32)
+    brands = [start[8:12], *(start[place : place + 4] for place in range(16, len(start), 4))]
+    found = [BRANDS[brand] for brand in brands if brand in BRANDS] if start[4:8] == b"ftyp" else []
+    if not found:
+        return None
+    if "AVIF" in found:
+        if "avif" not in features.modules or not features.check("avif"):
+            raise NeedsPackageError("is an AVIF image, which a newer Pillow reads: pip install --upgrade pillow")
+        return "AVIF"
+    try:
+        import pillow_heif
+    except ImportError as error:
+        raise NeedsPackageError("is a HEIC image, which pillow-heif reads: pip install pillow-heif") from error
+    pillow_heif.register_heif_opener()
+    return "HEIF"
 
 
 def _is_empty(source: Source) -> bool:

@@ -14,6 +14,7 @@ from mecam.data.scan import MissingClasses, Sample, Scan, arrange, listed, name_
 from mecam.data.table import SUFFIXES, is_table, read_rows
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff", ".gif"})
+IMAGE_SUFFIXES |= {".avif", ".heic", ".heif"}  # with packages that may not be there: never ignored, but unreadable
 
 
 def scan(
