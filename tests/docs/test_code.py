@@ -3,6 +3,7 @@
 Blocks marked `py` need a framework that is not installed here: tests/ecosystem/test_docs.py runs them.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
+import mecam
 from mecam.models import resnet8
 from tests.docs.pages import PAGES, blocks, name
+from tests.docs.sandbox import write_pictures
 
 LANGUAGES = {"python", "py", "sh", "text", "toml", ""}
 
@@ -53,10 +56,29 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MECAM_CACHE", str(tmp_path / "cache"))
 
 
+def small(function: Callable[..., Any], **sizes: Any) -> Callable[..., Any]:
+    """A function that takes no time: with other sizes, whatever it is called with."""
+    return lambda *arguments, **options: function(*arguments, **{**options, **sizes})
+
+
+@pytest.fixture
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What docs/python.md assumes: a folder of images, and the time to train on it."""
+    write_pictures(tmp_path / "root", ("clinic", "sketch"), each=3)
+    (tmp_path / "new-place").symlink_to(tmp_path / "root" / "clinic")
+    (tmp_path / "photo.jpg").symlink_to(tmp_path / "root/clinic/circle/0.png")
+    tiny: dict[str, Any] = {"backbone": "resnet8", "image_size": 32, "batch": 2, "steps": 2, "evaluate_every": 1}
+    sizes = {"fit": {"backbone": "lite0small", "minutes": 0.01}, "train": tiny}
+    for command, own in sizes.items():
+        monkeypatch.setattr(mecam, command, small(getattr(mecam, command), **own), raising=False)
+
+
 @pytest.mark.parametrize("page", python_pages(), ids=name)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("own_parts")
-def test_python_runs(page: Path) -> None:
+def test_python_runs(page: Path, request: pytest.FixtureRequest) -> None:
+    if page.name == "python.md":
+        request.getfixturevalue("_own_folder")
     names = {"__name__": "page", **setting()}
     for number, block in enumerate(block for block in blocks(page) if block.language == "python"):
         exec(compile(block.code, f"{name(page)}, block {number}", "exec"), names)
