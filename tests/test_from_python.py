@@ -10,6 +10,7 @@ import mecam
 from mecam.fitting import Verdict
 from mecam.recipe import Recipe, RecipeError
 from mecam.runs import RunFolder
+from mecam.training.speed import Cost
 from tests.serving.runs import CLASSES, write_images
 
 TINY: dict[str, Any] = {"backbone": "resnet8", "image_size": 32, "batch": 4, "steps": 2, "evaluate_every": 1}
@@ -44,6 +45,18 @@ def test_train_takes_the_words_of_the_command(run: RunFolder, root: Path, tmp_pa
         mecam.train(data=root, optimiser="sam")
     with pytest.raises(RecipeError, match=r"is a folder and not a recipe; images are given with --data"):
         mecam.train(root)
+
+
+def test_minutes_set_the_steps_once(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mecam.training.sizing.cost_of", lambda *_: Cost(step=2.0))
+    entries = {name: value for name, value in TINY.items() if name not in ("steps", "evaluate_every")}
+    run = mecam.train(data=root, minutes=1, out=tmp_path, device="cpu", **entries)
+    steps = run.read_run()["recipe"]["steps"]
+    assert steps in (25, 26)
+    monkeypatch.setattr("mecam.training.sizing.cost_of", lambda *_: Cost(step=1.0))
+    assert mecam.train(data=root, minutes=1, out=tmp_path, device="cpu", **entries).path == run.path
+    with pytest.raises(RecipeError, match="leave out one of minutes and steps"):
+        mecam.train(data=root, minutes=1, steps=3)
 
 
 def test_a_run_can_be_printed_and_used(run: RunFolder, root: Path) -> None:

@@ -18,6 +18,7 @@ from mecam.data.known import KNOWN
 from mecam.data.shapes import shapes
 from mecam.progress import Progress
 from mecam.recipe import Recipe
+from mecam.training.speed import Cost
 from tests.docs.pages import ROOT
 
 # sizes alone: what an example says of parts and settings stays as it is
@@ -88,7 +89,8 @@ class Sandbox:
         words = shlex.split(line)
         words = words[words.index("mecam.cli") + 1 :] if words[0] == "torchrun" else words[1:]
         words = [found for word in words for found in self._expanded(word)]
-        words += SMALL.get(words[0], "").split()
+        small = SMALL.get(words[0], "").split()
+        words += small[2:] if words[0] == "train" and "--minutes" in words else small  # --minutes sets the steps
         return (
             [*words, "--backbone", "resnet8"] if words[0] in ("train", "bench") and "--backbone" not in words else words
         )
@@ -118,6 +120,7 @@ def small_world(home: Path) -> Iterator[None]:
         patch.setenv("MECAM_DATA", str(home / "benchmarks"))
         patch.setattr("mecam.data.open.shapes.shapes", partial(shapes, per_class=4))
         patch.setattr("mecam.benchmark.estimate.LONG", 0.0)  # seconds: one step is timed
+        patch.setattr("mecam.training.sizing.cost_of", lambda *_: Cost(step=240.0))  # few steps fit into any minutes
         patch.setattr("mecam.benchmark.local.LocalEngine.run", run)
         patch.setattr("mecam.benchmark.ray_engine.RayEngine.run", run)
         yield

@@ -32,7 +32,7 @@ NOT_COMPLETE = ("mecam data check benchmarks/PACS", "mecam data check images --n
 NOT_COMPLETE += ("mecam data check root --name PACS",)  # the small data lack classes and images: exit code 1
 SAYS = {  # by the command: what its output has in it
     "fit": r"^expected accuracy in a new domain: [\d.]+ %",
-    "train": r"accuracy on \w+, which was not trained on: [\d.]+ %|^\S+-seed0-",
+    "train": r"accuracy on \w+, which was not trained on: [\d.]+ %| per step$|^\S+-seed0-",
     "bench": r"^Accuracy on the unseen domain|\d+ runs to do, 0 done",
     "table": r"Accuracy on the unseen domain|\\begin{tabular}",
     "report": r"^(report|model)\.html$",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mecam.cli._app import command, warn
+from mecam.cli._request import Request
 from mecam.cli.data import print_notes
 from mecam.cli.options import Device, Out, Quiet, recipe_options
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 @command(
     "mecam train --optimizer mecam --target sketch",
     "mecam train --data root --optimizer mecam --averaging swad --out averaged",
+    "mecam train --data root --optimizer mecam --minutes 60 --out tuned",
+    "mecam train --data root --optimizer mecam --dry-run",
     "mecam train --data PACS --target photo --optimizer mecam --set optimizer_settings.rho=0.05 --out photo",
     "torchrun --nproc-per-node 4 -m mecam.cli train --data root --optimizer mecam --out model",
     resumes=True,
@@ -36,18 +39,21 @@ def train(
         ),
     ] = None,
     out: Out = Path("runs"),
+    minutes: Annotated[
+        float | None, typer.Option(help="Time budget: sets the steps to those that fit, measured here at the start.")
+    ] = None,
     device: Device = "auto",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the run and its estimated time.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
     quiet: Quiet = False,
     **entries: Any,
 ) -> int:
     """Train one model. The same command resumes an unfinished run."""
-    from mecam.recipe import compose
+    request = Request(recipe, entries, tuple(set_ or ()), out, minutes)
+    return _train(request, device=device, dry_run=dry_run, tensorboard=tensorboard, quiet=quiet)
 
-    return _train(compose(recipe, entries, set_ or ()), out, device=device, tensorboard=tensorboard, quiet=quiet)
 
-
-def _train(recipe: Recipe, out: Path, *, device: str, tensorboard: bool, quiet: bool) -> int:
+def _train(request: Request, *, device: str, dry_run: bool, tensorboard: bool, quiet: bool) -> int:
     """Train or resume a run, and print its result; return the exit code."""
     from mecam import ranks
     from mecam.data.domains import source_domains
@@ -57,13 +63,17 @@ def _train(recipe: Recipe, out: Path, *, device: str, tensorboard: bool, quiet: 
     from mecam.runs import RunFolder
     from mecam.training import Interrupted, train
     from mecam.training.build import check_parts, check_start, starts_at_random
+    from mecam.training.machine import find_machine
     from mecam.training.watch import watching
 
+    recipe, out = request.recipe(), request.out
     check_parts(recipe)  # before a large folder is packed
-    _check_alone(recipe, out)
+    settled = request.settled(recipe)
+    recipe = settled or recipe
+    _check_alone(out, settled)
     folder = RunFolder(out / recipe.run_id)
     first = ranks.rank() == 0  # only one of the processes under torchrun prints
-    if folder.is_done():
+    if settled is not None and folder.is_done():
         if first:
             print(f"{folder.path} is already finished")
         return 0
@@ -78,6 +88,15 @@ def _train(recipe: Recipe, out: Path, *, device: str, tensorboard: bool, quiet: 
             print(f"{recipe.backbone}: random initial weights", file=sys.stderr)
     if first:
         print_notes(data)
+    machine = find_machine(device, recipe.precision, deterministic=recipe.deterministic)
+    if dry_run:
+        request.describe(recipe, machine, data, settled=settled is not None)
+        return 0
+    if settled is None:
+        chosen = request.settle(recipe, machine, data, quiet=quiet)
+        if chosen is None:
+            return 1
+        recipe, folder = chosen, RunFolder(out / chosen.run_id)
     sources = len(source_domains(data, recipe.target))
     events = folder.path / "tensorboard" if tensorboard and first else None
     try:
@@ -112,11 +131,12 @@ def _print_accuracy(folder: RunFolder, recipe: Recipe, data: DomainSet) -> None:
         )
 
 
-def _check_alone(recipe: Recipe, out: Path) -> None:
-    """Refuse a folder that holds another run: `mecam train` keeps one run per folder."""
+def _check_alone(out: Path, recipe: Recipe | None) -> None:
+    """Refuse a folder that holds another run than this one: `mecam train` keeps one run per folder."""
     from mecam.recipe import RecipeError
 
-    others = [folder.parent.name for folder in out.glob("*/run.json") if folder.parent.name != recipe.run_id]
+    own = None if recipe is None else recipe.run_id
+    others = [folder.parent.name for folder in out.glob("*/run.json") if folder.parent.name != own]
     if others:
         raise RecipeError(
             f"{out} already holds another run, {others[0]}; give another --out, or run that run's command again to "

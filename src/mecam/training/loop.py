@@ -25,6 +25,7 @@ from mecam.training.machine import find_machine
 from mecam.training.nonfinite import BadStep, step_error
 from mecam.training.result import finish, validate
 from mecam.training.run import Run
+from mecam.training.sizing import Length, decided
 from mecam.training.state import load_state_dict, state_dict
 from mecam.training.step import start_tracking, train_step
 from mecam.training.watch import watching
@@ -39,6 +40,7 @@ def train(
     out: Path | str = "runs",
     *,
     data: DomainSet | Path | str | None = None,
+    minutes: float | None = None,
     device: str = "auto",
     progress: Progress | bool = False,
     warn: Warn = warnings.warn,
@@ -56,6 +58,8 @@ def train(
         recipe: a recipe or a TOML file, of which `data` and `entries` replace entries.
         data: a folder root/<domain>/<class>/<image>, a store or the name of a data set; or the recipe's data set,
             already open.
+        minutes: sets the steps to those that fit into this time, measured at the start. The same call resumes with
+            them.
         progress: True shows progress as the command does. A function gets the events of packing, of computing
             features, and of every step.
         warn: gets a CircumstancesWarning if the run resumes with other code, or another instruction set, torch version,
@@ -67,6 +71,11 @@ def train(
     recipe = compose(recipe, entries) if entries or not isinstance(recipe, Recipe) else recipe
     if not RunFolder(Path(out) / recipe.run_id).exists():
         check_start(recipe)
+    if minutes is not None:
+        machine = find_machine(device, recipe.precision, deterministic=recipe.deterministic)
+        with showing(progress if machine.writes else silent) as show:
+            data = open_data(recipe.data, **recipe.reading, progress=show) if data is None else data
+        recipe = decided(Length(recipe, minutes, frozenset(entries)), Path(out), machine, data)
     return carry_out(recipe, out, data=data, device=device, progress=progress, warn=warn)
 
 
