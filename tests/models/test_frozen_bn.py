@@ -59,7 +59,7 @@ def frozen(build: Build) -> nn.Module:
 
 def outcome(network: nn.Module, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
     out = network(x)
-    weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=out.dtype)
+    weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(out)
     return out, torch.autograd.grad((out * weights).sum(), list(network.parameters()))
 
 
@@ -85,6 +85,20 @@ def test_value_and_gradients_are_the_same(name: str, folded: list[nn.Conv2d]) ->
     torch.testing.assert_close(outcome(network, x), outcome(plain, x), rtol=1e-9, atol=1e-9)
     assert len(set(folded)) == sum(isinstance(module, nn.BatchNorm2d) for module in plain.modules()) - left
     assert network.state_dict().keys() == plain.state_dict().keys()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_kernels_of_a_gpu_agree_with_float64(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    plain = frozen(NETWORKS[name][1])
+    network = copy.deepcopy(plain).float().to("cuda", memory_format=torch.channels_last)  # type: ignore[call-overload]
+    fold_frozen(network)
+    x = torch.randn(2, 3, 64, 64, dtype=torch.float64)
+    out, gradients = outcome(network, x.float().cuda())
+    expected, truths = outcome(plain, x)
+    for found, truth in zip([out, *gradients], [expected, *truths], strict=True):
+        assert (found.double().cpu() - truth).norm() <= 1e-2 * truth.norm()
 
 
 @pytest.mark.parametrize("name", ["timm bottlenecks", "timm test_efficientnet", "torchvision basic blocks"])

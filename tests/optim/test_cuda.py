@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mecam.optim import ESAM, SAM, LookSAM, MeCAM, SharpnessAware
+from mecam.optim import ESAM, SAM, LookSAM, MeCAM, SharpnessAware, capture
 from mecam.virtual import MixStyle
 from tests.optim.test_passes import METHODS
 
@@ -129,6 +129,29 @@ def test_a_captured_step_equals_an_eager_one(method: type[SharpnessAware], befor
     counts = [int(o.param_groups[0]["taken"]) for o in (optimizer, eager)]
     assert counts == [before + 4] * 2
     assert int(optimizer.skipped) == 0
+
+
+@pytest.mark.parametrize(("method", "settings"), [(SAM, {}), (MeCAM, {}), (LookSAM, {"k": 2}), (None, {})])
+@pytest.mark.filterwarnings("error")
+def test_capture_takes_the_steps_of_an_eager_loop(
+    method: type[SharpnessAware] | None, settings: dict[str, Any]
+) -> None:
+    def build() -> tuple[nn.Module, torch.optim.Optimizer]:
+        model = network()
+        if method is None:
+            return model, torch.optim.Adam(model.parameters(), lr=0.01, fused=True)
+        options = {"lr": 0.01, "fused": True, "nonfinite": "skip", "model": model, **settings}
+        return model, method(model.parameters(), torch.optim.Adam, **options)
+
+    (model, optimizer), (eager_model, eager) = build(), build()
+    step = capture(optimizer, lambda x, y: F.cross_entropy(model(x), y))
+    images, labels = batch()
+    for x, y in zip(images.split(2)[:8], labels.split(2)[:8], strict=True):
+        found, expected = step(x, y), eager.step(closure_for(eager, eager_model, x, y))
+        torch.testing.assert_close(found, expected.detach(), rtol=1e-3, atol=1e-4)
+    assert step.reason is None
+    assert all(graph._graph is not None for graph in step._graphs.values())
+    torch.testing.assert_close(weights(model), weights(eager_model), rtol=1e-3, atol=1e-4)
 
 
 def test_mixstyle_in_a_captured_step_mixes_anew_in_every_replay() -> None:
