@@ -123,11 +123,11 @@ def test_a_dry_run_prints_the_time_and_trains_nothing(words: list[str], images: 
     assert (short.exit_code, out.exists()) == (0, False)
     size = "of 3 x 2 images of 16 pixels"
     assert short.stdout == f"resnet8, all weights: 9 steps {size}, adam: about 0:24, 2.0 s per step\n"
-    long = mecam_(*words, "--augment", "--set", "optimizer_settings.eps=1e-6", "--dry-run", "--out", str(out))
+    long = mecam_(*words, "--balanced", "--set", "optimizer_settings.eps=1e-6", "--dry-run", "--out", str(out))
     first, *rest = long.stdout.splitlines()
     assert first.endswith("adam: about 2:47:34, 2.0 s per step. Cheaper:")
     same = f"mecam train --data {images} --backbone resnet8"
-    other = "--batch 2 --lr 0.001 --image-size 16 --augment"
+    other = "--batch 2 --lr 0.001 --image-size 16 --balanced"
     end = f"--set optimizer_settings.eps=1e-6 --out {out}"
     assert rest == [
         f"  {same} {other} --minutes 60 {end}",
