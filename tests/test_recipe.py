@@ -54,7 +54,7 @@ def test_a_repr_has_what_departs_from_the_defaults(values: dict[str, Any], shown
         ({"lr": "fast"}, "lr='fast' is a str; it must be a number"),
         ({"augment": 1}, "augment=1 is a int; it must be a string"),
         ({"balanced": 1}, "balanced=1 is a int; it must be true or false"),
-        ({"augment": "crops"}, "augment='crops' is not allowed; it must be one of protocol, flips, none"),
+        ({"augment": "crops"}, "augment='crops' is not allowed; it must be one of protocol, flips, randaugment, none"),
         ({"resize": "pad"}, "resize='pad' is not allowed; it must be one of squash, crop, letterbox"),
         ({"optimizer_settings": 3}, "optimizer_settings=3 is a int; it must be a table"),
         ({"selection": "best"}, "selection='best' is not allowed; it must be one of validation, last, oracle"),

@@ -26,7 +26,7 @@ from mecam.profiles import RecipeError as RecipeError
 Selection = Literal["validation", "last", "oracle"]
 Schedule = Literal["constant", "cosine", "linear", "inverse_sqrt"]
 Trainable = Literal["all", "head"]
-Augment = Literal["protocol", "flips", "none"]
+Augment = Literal["protocol", "flips", "randaugment", "none"]
 Settings = dict[str, Any]
 
 # defaults by data set: the protocol's, on images of the backbone's own size, for all but the embedded one. Embedded
@@ -122,7 +122,8 @@ class Recipe:
     )
     augment: Augment = entry(
         "protocol",
-        "Augmentation of training images: random crops, horizontal flips and colors; flips: vertical flips, too.",
+        "Random changes of training images: the protocol's (crops, horizontal flips, colors), also vertical flips, "
+        "RandAugment in place of colors, or none.",
     )
     resize: Resize = entry(
         "squash", "How an image that is not square is resized in evaluation and prediction, and by augment=none."

@@ -293,17 +293,16 @@ def test_images_stored_without_their_aspect_get_it_back(resize: Resize, rows: sl
 
 def test_without_crops_images_are_as_in_evaluation() -> None:
     images, aspects = pictures(4, 40, 60), torch.tensor([0.5, 1.0, 1.5, 3.0])
-    strengths = AUGMENTATIONS["none"]
     for resize in ("squash", "crop", "letterbox"):
         own = replace(plain(24), resize=resize)
         expected = evaluate_transform(images, own, aspects)
         assert expected.isfinite().all()
-        torch.testing.assert_close(Augmentation(own, **strengths)(images, aspects), expected, atol=1e-6, rtol=0)
+        torch.testing.assert_close(AUGMENTATIONS["none"](own)(images, aspects), expected, atol=1e-6, rtol=0)
 
 
 def test_vertical_flips_turn_half_of_the_images_upside_down() -> None:
     images = pictures(64, 16, 16)
-    upright, turned = Augmentation(plain(8)), Augmentation(plain(8), **AUGMENTATIONS["flips"])
+    upright, turned = Augmentation(plain(8)), AUGMENTATIONS["flips"](plain(8))
     draws = turned.draw(images, generator=torch.Generator().manual_seed(0))
     assert 20 < draws.vertical.sum() < 44
     same = upright.draw(images, generator=torch.Generator().manual_seed(0))

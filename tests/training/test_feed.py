@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mecam.data.augment import Augmentation, evaluate_transform
+from mecam.data.augment import evaluate_transform
 from mecam.data.sampling import DomainSampler
 from mecam.data.shapes import ShapesSet, shapes
 from mecam.preprocessing import Preprocessing
@@ -27,7 +27,7 @@ def make_feed(data: ShapesSet, *, plain: bool, parts: Sequence[np.ndarray] | Non
     labels = [data.labels(domain) for domain in SOURCES]
     parts = [np.arange(len(own)) for own in labels] if parts is None else parts
     sampler = DomainSampler(labels, parts, BATCH, torch.Generator().manual_seed(1))
-    look = Augmentation(Preprocessing(size), **AUGMENTATIONS["none" if plain else "protocol"])
+    look = AUGMENTATIONS["none" if plain else "protocol"](Preprocessing(size))
     return Feed(data, SOURCES, sampler, look, device=torch.device(device), seed=2)
 
 

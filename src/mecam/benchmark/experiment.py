@@ -135,7 +135,18 @@ def plan_runs(
 
 def _probes(recipes: Sequence[Recipe]) -> list[Recipe]:
     """Return the heads on frozen features that these runs are compared with; none without pretrained weights."""
-    shared = ("data", "target", "seed", "backbone", "weights", "pretrained", "image_size", "holdout", *READING)
+    shared = (
+        "data",
+        "target",
+        "seed",
+        "backbone",
+        "weights",
+        "pretrained",
+        "image_size",
+        "resize",
+        "holdout",
+        *READING,
+    )
     probes: dict[str, Recipe] = {}
     for recipe in recipes:
         if not starts_at_random(recipe):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -43,8 +43,8 @@ class Draws:
     def __len__(self) -> int:
         return len(self.flip)
 
-    def __getitem__(self, images: slice) -> Draws:
-        return Draws(*(getattr(self, field.name)[images] for field in fields(self)))
+    def __getitem__(self, images: slice) -> Self:
+        return type(self)(*(getattr(self, field.name)[images] for field in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Augmentation:
         own = self.preprocessing
         out = _output(images, own.size)
         with torch.autocast(images.device.type, enabled=False):
-            if gpu := _kernels_for(images, own):
+            if gpu := self._kernels(images):
                 cropped = torch.empty(out.shape, device=out.device)
                 gpu.crop(images, draws.box, draws.flip, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), out=cropped)
                 gpu.colour(cropped, draws.order, draws.factors, draws.gray, own.mean, own.std, out=out)
@@ -135,6 +135,9 @@ class Augmentation:
         if self.grayscale:
             x = torch.where(_per_image(draws.gray), _luma(x), x)
         return x
+
+    def _kernels(self, images: Tensor) -> Any:
+        return _kernels_for(images, self.preprocessing)
 
     def _ranges(self) -> tuple[tuple[float, float], ...]:
         strengths = self.brightness, self.contrast, self.saturation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +18,7 @@ from mecam import averaging, methods, ranks, virtual
 from mecam.data.augment import Augmentation
 from mecam.data.domains import DomainSet
 from mecam.data.open import SHAPES
+from mecam.data.randaugment import RandAugment
 from mecam.data.sampling import DomainSampler, balanced_weights
 from mecam.data.splits import seed_hash
 from mecam.methods import Method
@@ -29,6 +30,7 @@ from mecam.optim import SharpnessAware
 from mecam.optim import create as create_optimizer
 from mecam.optim.plain import Plain
 from mecam.optim.registry import find as find_optimizer
+from mecam.preprocessing import Preprocessing
 from mecam.recipe import Recipe, RecipeError
 from mecam.splits import Part, Split
 from mecam.training import rates
@@ -41,10 +43,12 @@ ON_GPU: dict[str, dict[str, Any]] = {
     "adamw": {"fused": True, "capturable": True},
     "sgd": {"fused": True},
 }
-AUGMENTATIONS: dict[str, dict[str, Any]] = {  # what departs from the protocol
-    "protocol": {},
-    "flips": {"vertical": 0.5},
-    "none": {"crop": False, **dict.fromkeys(("flip", "brightness", "contrast", "saturation", "hue", "grayscale"), 0.0)},
+NO_COLORS: dict[str, Any] = dict.fromkeys(("brightness", "contrast", "saturation", "hue", "grayscale"), 0.0)
+AUGMENTATIONS: dict[str, Callable[[Preprocessing], Augmentation]] = {
+    "protocol": Augmentation,
+    "flips": partial(Augmentation, vertical=0.5),
+    "randaugment": RandAugment,
+    "none": partial(Augmentation, crop=False, flip=0.0, **NO_COLORS),
 }
 
 
@@ -263,7 +267,7 @@ def build_feed(
         data,
         sources,
         sampler,
-        Augmentation(network.preprocessing, **AUGMENTATIONS[recipe.augment]) if recipe.trainable == "all" else None,
+        AUGMENTATIONS[recipe.augment](network.preprocessing) if recipe.trainable == "all" else None,
         device=device,
         seed=seed_hash(recipe.seed, "augmentation", ranks.rank()),
         capture=recipe.capture,
