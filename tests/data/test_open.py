@@ -7,15 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mecam.data import cached
 from mecam.data import open as opening
 from mecam.data.domains import DataError, DomainSet
-from mecam.data.open import cache_folder, open_data
+from mecam.data.folder import scan
+from mecam.data.open import cache_folder, open_data, stale
 from mecam.data.pack import pack
 from mecam.data.shapes import ShapesSet, shapes
 from mecam.data.store import Store
 from mecam.progress import Event
 from tests.data.conftest import Decoded
-from tests.data.folders import make_folder, save
+from tests.data.folders import make_folder, pixels_of, save
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +33,22 @@ def same(first: DomainSet, second: DomainSet) -> bool:
     return first.fingerprint == second.fingerprint and np.array_equal(
         first.images(1, everything), second.images(1, everything)
     )
+
+
+def padded(root: Path) -> Path:
+    """Give all images of a folder the same size in bytes; PNG ignores what follows its end."""
+    for file in root.rglob("*.png"):
+        file.write_bytes(file.read_bytes().ljust(4096, b"\0"))
+    return root
+
+
+def swap(root: Path, *names: str) -> None:
+    """Exchange the content of two images, and keep their names, sizes and times."""
+    files = [root / name for name in names]
+    for file, content in zip(files, [file.read_bytes() for file in reversed(files)], strict=True):
+        times = file.stat()
+        file.write_bytes(content)
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 class TestShapes:
@@ -70,6 +88,53 @@ class TestFolders:
         assert same(open_data(str(root)), data)
         assert same(open_data("pets"), data), "a folder in the working directory, by its name alone"
         assert len(decoded()) == 12
+
+    @pytest.mark.parametrize("kept", ["nothing", "state"])
+    def test_content_decides_where_names_sizes_and_times_are_the_same(
+        self, tmp_path: Path, decoded: Decoded, monkeypatch: pytest.MonkeyPatch, kept: str
+    ) -> None:
+        """Also on a file system whose change times do not change: then by a sample of the files."""
+        if kept == "state":
+            monkeypatch.setattr(cached, "_state", lambda _: "the same")
+        root = padded(make_folder(tmp_path / "pets"))
+        before = open_data(root)
+        swap(root, "art/cat/0000.png", "art/dog/0001.png")
+        after = open_data(root)
+        assert len(decoded()) == 24
+        assert after.fingerprint != before.fingerprint
+        assert np.array_equal(after.images(0, [0])[0], pixels_of(root / "art/cat/0000.png"))
+        assert same(open_data(root), after)
+        swap(root, "art/cat/0000.png", "art/dog/0001.png")
+        assert same(open_data(root), before), "packed already"
+        assert len(decoded()) == 24
+
+    def test_all_files_are_compared_if_one_was_touched_since(
+        self, tmp_path: Path, decoded: Decoded, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(cached, "SAMPLE", 1)
+        root = make_folder(tmp_path / "pets")
+        before = open_data(root)
+        read: list[int] = []
+        digests = cached._digests
+        monkeypatch.setattr(cached, "_digests", lambda images, names: read.append(len(names)) or digests(images, names))
+        assert same(open_data(root), before)
+        (root / "photo/dog/0001.png").chmod(0o600)
+        for _ in range(2):
+            assert same(open_data(root), before)
+        assert read == [1, 12, 1]
+        assert len(decoded()) == 12
+
+    def test_what_the_sample_misses_is_found_on_request(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cached, "_state", lambda _: "the same")
+        monkeypatch.setattr(cached, "SAMPLE", 1)
+        root = padded(make_folder(tmp_path / "pets"))
+        before = open_data(root)
+        assert stale(scan(root)) == ()
+        swap(root, "photo/dog/0001.png", "photo/dog/0002.png")
+        assert same(open_data(root), before)
+        assert stale(scan(root)) == ("photo/dog/0001.png", "photo/dog/0002.png")
+        assert not same(open_data(root), before)
+        assert stale(scan(root)) == ()
 
     @pytest.mark.parametrize("change", ["content", "time", "removed", "renamed"])
     def test_a_folder_that_changed_is_packed_anew(self, tmp_path: Path, decoded: Decoded, change: str) -> None:

@@ -45,12 +45,15 @@ def data_check(
     """Count the images of a folder by domain and class, decode each, and report problems.
 
     For a benchmark (by --name, or by the folder's name), report what is missing or extra. For a store, check that every
-    byte is as it was packed. The exit code is 1 if there is a problem.
+    byte is as it was packed. Compare every file with its packed copy in the cache, if there is one. The exit code is 1
+    if there is a problem.
     """
     from mecam.data.folder import scan
     from mecam.data.inventory import Inventory
     from mecam.data.known import check, find, is_known
+    from mecam.data.open import stale
     from mecam.data.pack import unreadable
+    from mecam.data.scan import listed
     from mecam.data.store import Store, is_store
     from mecam.progress import shown
 
@@ -60,6 +63,11 @@ def data_check(
         print(f"{folder}: {len(store)} images, all as they were packed")
         return 0
     images = scan(folder, layout=layout, domain_from=domain_from, missing_classes="allow")
+    if changed := stale(images):
+        print(
+            f"{len(changed)} images have other content than when they were packed, and the same names, sizes and times "
+            f"({listed(changed, 3)}); they are packed again on their next use"
+        )
     if name is None and not is_known(images.name):
         with shown(quiet=quiet) as progress:
             inventory = Inventory(images, unreadable(images, workers=workers, progress=progress))

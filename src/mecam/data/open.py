@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mecam.data import known, shapes
+from mecam.data import cached, known, shapes
 from mecam.data._writing import CannotWriteError
 from mecam.data.domains import DataError, DomainSet
 from mecam.data.folder import scan
@@ -43,7 +43,8 @@ def open_data(
 
     "shapes" is the embedded set. A path that exists is a store, a folder root/<domain>/<class>/<image>, or a CSV or
     Parquet file with columns path, label and perhaps domain. A known benchmark, in any spelling, is a folder in `root`
-    (default: $MECAM_DATA). Images are packed into the cache on first use, and again whenever a file has changed.
+    (default: $MECAM_DATA). Images are packed into the cache on first use, and again whenever a file has changed
+    (`mecam.data.cached`).
 
     Args:
         cache: folder of packed data; default: $MECAM_CACHE or ~/.cache/mecam.
@@ -64,13 +65,15 @@ def open_data(
     if scanned is not None:
         scanned(images)
     name = name or images.name
-    out = cache / "stores" / f"{name}-{listing_digest(images)}"
+    found = cached.find(images, _place(cache, name, images))
     try:
-        if is_store(out):
-            store = Store(out)
+        if is_store(found.path):
+            store = Store(found.path)
             if on_error == "skip" or not store.skipped:
                 return store
-        return pack(images, out, name=name, workers=workers, on_error=on_error, progress=progress)
+        store = pack(images, found.path, name=name, workers=workers, on_error=on_error, progress=progress)
+        found.note()
+        return store
     except (CannotWriteError, PermissionError) as error:
         raise DataError(
             f"{error}. It is in the cache, {cache}: set ${CACHE} to a folder that can be written"
@@ -92,6 +95,19 @@ def _refuse(given: Mapping[str, str | None], why: str) -> None:
     for name, value in given.items():
         if value is not None:
             raise DataError(f"{name}={value} is for folders of images: {why}")
+
+
+def stale(images: Scan) -> Sequence[str]:
+    """Return the images with other content than their store in the cache, and the same names, sizes and times.
+
+    All files are read. The next `open_data` packs them again.
+    """
+    return cached.find(images, _place(cache_folder(), images.name, images), whole=True).changed
+
+
+def _place(cache: Path, name: str, images: Scan) -> Path:
+    """Return the path of the first store of a folder with these names, sizes and modification times."""
+    return cache / "stores" / f"{name}-{listing_digest(images)}"
 
 
 def cache_folder() -> Path:

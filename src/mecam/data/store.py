@@ -135,6 +135,13 @@ class Store:
         start = int(entry["name"])
         return bytes(self._names[start : start + int(entry["name_bytes"])]).decode("utf-8", "surrogateescape")
 
+    def file_digests(self) -> dict[str, bytes]:
+        """Return the digest (blake2b, 8 bytes) of the file that each image was packed from, by the image's name."""
+        ends = (self._index["name"] + self._index["name_bytes"]).tolist()
+        spans = zip(self._index["name"].tolist(), ends, strict=True)
+        names = (bytes(self._names[start:end]).decode("utf-8", "surrogateescape") for start, end in spans)
+        return dict(zip(names, map(bytes, self._index["digest"]), strict=True))
+
     def images(self, domain: int, indices: Sequence[int] | NDArray[np.integer]) -> Tensor:
         """Return uint8 (n, 3, height, width) on the CPU."""
         entries = self._entries(domain)
