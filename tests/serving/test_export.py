@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, features
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -64,6 +64,10 @@ def images_of_any_kind(folder: Path) -> list[Path]:
     translucent.putalpha(colour.convert("L"))
     translucent.save(folder / "translucent.png")
     Image.fromarray(np.asarray(colour.convert("L")).astype(np.uint16) * 255).save(folder / "sixteen bits.png")
+    if features.check("avif"):
+        colour.save(folder / "photo.avif")
+    turned[0x0112] = 8
+    colour.save(folder / "scan.tif", exif=turned)
     Image.new("F", (4, 4)).save(folder / "float.tif")
     return sorted(folder.iterdir())
 

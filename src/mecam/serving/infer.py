@@ -9,6 +9,7 @@ Print image, class and probability as CSV. An image that cannot be read is repor
 import csv
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,13 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 HERE = Path(__file__).parent
-FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "PPM", "TIFF", "GIF")
+KNOWN = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "PPM", "TIFF", "GIF", "AVIF", "HEIF")
+Image.init()
+with suppress(ImportError):  # HEIC: pip install pillow-heif
+    from pillow_heif import register_heif_opener
+
+    register_heif_opener()
+FORMATS = [name for name in KNOWN if name in Image.OPEN]  # others may run programs
 
 
 def main(images: list[str]) -> int:
@@ -45,7 +52,7 @@ def main(images: list[str]) -> int:
 
 def read(path: str) -> Image.Image:
     """Decode to upright 8-bit RGB; transparent pixels are blended with white."""
-    with Image.open(path, formats=FORMATS) as opened:
+    with open(path, "rb") as file, Image.open(file, formats=FORMATS) as opened:
         image = ImageOps.exif_transpose(opened)
     if image.mode.startswith(("I", "F")):
         values = np.asarray(image)
