@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mecam.optim import ASAM, CRSAM, ESAM, FAD, FSAM, GAM, GSAM, SAGM, SAM, WSAM, LookSAM, MeCAM, SharpnessAware
-from tests.optim.flat import Tilt, batch, closure_for, flatten, gradient, network
+from mecam.optim import ASAM, CRSAM, ESAM, FAD, FSAM, GAM, GSAM, MSAM, SAGM, SAM, WSAM, LookSAM, MeCAM, SharpnessAware
+from tests.optim.flat import Tilt, batch, closure_for, flatten, gradient, loss_at, network
 
 X, Y = batch()
 LR = 0.5
@@ -135,6 +135,21 @@ def test_fsam_keeps_its_running_mean() -> None:
         optimizer.step(closure_for(optimizer, model, X, Y))
         torch.testing.assert_close(handed(optimizer), expected, rtol=0, atol=1e-12)
         theta = theta - LR * expected
+
+
+def test_msam_takes_its_one_gradient_ahead_along_the_momentum() -> None:
+    model = network()
+    optimizer = MSAM(model.parameters(), torch.optim.SGD, rho=0.3, mu=0.8, lr=LR)
+    theta, v = flatten(list(model.parameters())), torch.zeros(66, dtype=torch.float64)
+    for _ in range(5):
+        ahead = theta - 0.3 * n(v)
+        expected = g(ahead)
+        v = 0.8 * v + expected
+        loss = optimizer.step(closure_for(optimizer, model, X, Y))
+        torch.testing.assert_close(loss, loss_at(ahead, X, Y))
+        torch.testing.assert_close(handed(optimizer), expected, rtol=0, atol=1e-12)
+        theta = theta - LR * expected
+        torch.testing.assert_close(flatten(list(model.parameters())), theta, rtol=0, atol=1e-12)
 
 
 def test_looksam_looks_every_k_steps() -> None:

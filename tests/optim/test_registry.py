@@ -12,7 +12,7 @@ from tests.optim.flat import batch, closure_for, network
 
 X, Y = batch()
 PLAIN = ["adam", "adamw", "sgd", "yogi", "adabelief", "adahessian"]
-AWARE = ["sam", "asam", "gsam", "gam", "sagm", "fad", "crsam", "fsam", "esam", "looksam", "wsam", "mecam",
+AWARE = ["sam", "asam", "gsam", "gam", "sagm", "fad", "crsam", "fsam", "esam", "looksam", "wsam", "msam", "mecam",
          "thinmecam"]  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mecam.optim import FAD, FSAM, GAM, SAM, WSAM, LookSAM, MeCAM, SharpnessAware
+from mecam.optim import FAD, FSAM, GAM, MSAM, SAM, WSAM, LookSAM, MeCAM, SharpnessAware
 from tests.optim.flat import batch, closure_for, flatten, gradient, network
 from tests.optim.test_passes import GENERIC, METHODS, assert_same_bits, bits
 
@@ -144,7 +144,8 @@ class TestParameters:
             seen.clear()
             kept = {name: kept.clone() for name, kept in optimizer.own_state.get(head, {}).items()}
             optimizer.step(lambda: closure(use=False))
-            assert all(torch.equal(at, head) for at in seen)
+            # MSAM moves it ahead along its momentum, before it is known that it has no gradient
+            assert method is MSAM or all(torch.equal(at, head) for at in seen)
             assert head.grad is None
             assert all(torch.equal(optimizer.own_state[head][name], old) for name, old in kept.items())
 

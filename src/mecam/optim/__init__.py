@@ -24,6 +24,7 @@ from mecam.optim.gsam import GSAM
 from mecam.optim.last import LastStep
 from mecam.optim.looksam import LookSAM
 from mecam.optim.mecam import MeCAM
+from mecam.optim.msam import MSAM
 from mecam.optim.registry import OPTIMIZERS, clear_state, create, register
 from mecam.optim.sagm import SAGM
 from mecam.optim.sam import SAM
@@ -39,6 +40,7 @@ __all__ = [
     "FSAM",
     "GAM",
     "GSAM",
+    "MSAM",
     "OPTIMIZERS",
     "SAGM",
     "SAM",

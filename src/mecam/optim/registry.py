@@ -22,14 +22,15 @@ from mecam.optim.gam import GAM
 from mecam.optim.gsam import GSAM
 from mecam.optim.looksam import LookSAM
 from mecam.optim.mecam import MeCAM
+from mecam.optim.msam import MSAM
 from mecam.optim.sagm import SAGM
 from mecam.optim.sam import SAM
 from mecam.optim.sharpness import SharpnessAware
 from mecam.optim.wsam import WSAM
 from mecam.registry import Registry, check_settings, first_line
 
-Method = Literal["sam", "asam", "gsam", "gam", "sagm", "fad", "crsam", "fsam", "esam", "looksam", "wsam", "mecam",
-                 "thinmecam"]  # fmt: skip
+Method = Literal["sam", "asam", "gsam", "gam", "sagm", "fad", "crsam", "fsam", "esam", "looksam", "wsam", "msam",
+                 "mecam", "thinmecam"]  # fmt: skip
 Kind = TypeVar("Kind", bound=Optimizer)
 PLAIN = {
     "lr": Hyperparameter("learning rate", search=LogUniform(-5, -3.5)),
@@ -68,7 +69,7 @@ def _plain(name: str, plain: type[Optimizer] | None, summary: str, **defaults: A
     return OptimizerEntry(name, summary, 1, {key: PLAIN[key] for key in defaults}, defaults, plain=plain)
 
 
-OWN = (SAM, ASAM, GSAM, GAM, SAGM, FAD, CRSAM, FSAM, ESAM, LookSAM, WSAM, MeCAM)
+OWN = (SAM, ASAM, GSAM, GAM, SAGM, FAD, CRSAM, FSAM, ESAM, LookSAM, WSAM, MSAM, MeCAM)
 THIN = replace(
     _sharpness_aware(MeCAM, inspect.getmodule(MeCAM)),
     name="thinmecam",
