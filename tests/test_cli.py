@@ -249,6 +249,21 @@ def test_version() -> None:
     assert mecam("--version").stdout == f"mecam {__version__}\n"
 
 
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [
+        ("--rho", "--set optimizer_settings.rho=..."),
+        ("--decay", "--set averaging_settings.decay=..."),
+        ("--learning-rate", "--lr"),
+        ("--optimzer", "--optimizer"),
+    ],
+)
+def test_an_unknown_option_is_answered_with_what_is_meant(option: str, meant: str) -> None:
+    said = mecam("train", option, "1")
+    assert said.exit_code == 2
+    assert f"No such option: {option} (Possible options: {meant}" in said.stderr
+
+
 def test_random_initial_weights_are_reported(images: Path, tmp_path: Path) -> None:
     tiny = [*TINY, "--steps", "0", "--image-size", "32"]
     said = mecam(

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from mecam import __version__
 
@@ -54,17 +55,22 @@ def _options(
 
 
 def command(
-    *examples: str, group: typer.Typer = app, name: str | None = None, resumes: bool = False
+    *examples: str,
+    group: typer.Typer = app,
+    name: str | None = None,
+    resumes: bool = False,
+    cls: type[TyperCommand] = TyperCommand,
 ) -> Callable[[Callable[..., int | None]], Callable[..., None]]:
     """Register a function as a command. It returns its exit code; None is success.
 
     Args:
         examples: shown at the end of the command's help.
         resumes: whether the same command continues after an interrupt.
+        cls: the class that parses its words.
     """
 
     def register(function: Callable[..., int | None]) -> Callable[..., None]:
-        @group.command(name=name, epilog="\n".join(("\b", "Examples:", *(f"  {line}" for line in examples))))
+        @group.command(name=name, cls=cls, epilog="\n".join(("\b", "Examples:", *(f"  {line}" for line in examples))))
         @functools.wraps(function)
         def run(*arguments: Any, **options: Any) -> None:
             with short_errors(resumes=resumes):

@@ -10,7 +10,7 @@ import typer
 
 from mecam.cli._app import INTERRUPTED, command, warn
 from mecam.cli.data import print_notes
-from mecam.cli.options import Device, Out, ResultsArgument, recipe_options
+from mecam.cli.options import Device, Out, RecipeCommand, ResultsArgument, recipe_options
 
 if TYPE_CHECKING:
     from mecam.benchmark.experiment import Outcome
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     "mecam bench --optimizer adam,mecam --records records.json --minutes 55 --out results",
     "mecam bench --data root --optimizer mecam --engine ray --address auto --gpus 1 --out results",
     resumes=True,
+    cls=RecipeCommand,
 )
 @recipe_options(lists=True)
 def bench(

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from mecam.recipe import Recipe, entry_kind, option
+from mecam.near import plain
+from mecam.recipe import ELSEWHERE, Recipe, entry_kind, option
 
 BENCH = {  # where the help of mecam bench differs
     "target": "Domains to leave out. Default: each in turn.",
@@ -47,6 +49,33 @@ WantedPrecision = Annotated[
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Do not print progress.")]
+
+
+class RecipeCommand(TyperCommand):
+    """A command with the options of a recipe. For an unknown option, it names the entry or setting that is meant."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # typer's, for an option that it does not know
+            unknown = getattr(error, "option_name", "").lstrip("-").replace("-", "_")
+            if unknown and (meant := _meant(unknown)):
+                error.possibilities = meant  # type: ignore[attr-defined]
+            raise
+
+
+def _meant(name: str) -> list[str]:
+    """Return the option of an entry that has this name elsewhere, or those of hyperparameters of this name."""
+    if plain(name) in ELSEWHERE:
+        return [option(ELSEWHERE[plain(name)])]
+    from mecam.benchmark.settings import PARTS, registry  # which import torch
+
+    owners = {table: registry(part) for table, part in PARTS.items()}
+    return [
+        f"--set {table}.{name}=..."
+        for table, among in owners.items()
+        if any(name in among.defaults(item) for item in among)
+    ]
 
 
 def recipe_options(*, lists: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

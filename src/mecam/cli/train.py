@@ -11,7 +11,7 @@ import typer
 from mecam.cli._app import command, warn
 from mecam.cli._request import Request
 from mecam.cli.data import print_notes
-from mecam.cli.options import Device, Out, Quiet, recipe_options
+from mecam.cli.options import Device, Out, Quiet, RecipeCommand, recipe_options
 
 if TYPE_CHECKING:
     from mecam.data.domains import DomainSet
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     "mecam train --data PACS --target photo --optimizer mecam --set optimizer_settings.rho=0.05 --out photo",
     "torchrun --nproc-per-node 4 -m mecam.cli train --data root --optimizer mecam --out model",
     resumes=True,
+    cls=RecipeCommand,
 )
 @recipe_options()
 def train(
