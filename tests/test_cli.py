@@ -423,6 +423,24 @@ def test_a_single_domain_is_trained_on_and_not_left_out(images: Path, tmp_path: 
         assert "leaving out a domain takes two. Train on it with mecam train" in refused.stderr
 
 
+def test_duplicates_are_reported_before_training(images: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(images, data)
+    shutil.copytree(data / "lab", data / "hospital")
+    words = ["--data", str(data), *TINY, "--steps", "1", "--target", "lab"]
+    warned = f"mecam: {2 * EACH} images occur in several domains of data, such as 'hospital/blue/"
+    for command in (["train"], ["bench", "--seeds", "0,1", "--dry-run"]):
+        done = mecam(*command, *words, "--out", str(tmp_path / command[0]))
+        assert done.exit_code == 0
+        assert done.stderr.count(warned) == 1
+        assert done.stderr.count("images occur in several domains") == 1
+    checked = mecam("data", "check", str(data), "--quiet")
+    assert checked.exit_code == 1
+    assert checked.stdout.count("the same image in several domains: 'hospital/") == 2 * EACH
+    assert mecam("data", "pack", str(data), "--out", str(tmp_path / "store")).stderr.count(warned) == 1
+    assert mecam("data", "check", str(tmp_path / "store")).exit_code == 1
+
+
 def test_training_begins_with_what_there_is(images: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     shutil.copytree(images, data)

@@ -6,13 +6,13 @@ import pytest
 from mecam.data.domains import DataError
 from mecam.data.folder import scan
 from mecam.data.inventory import Inventory
-from mecam.data.pack import pack, unreadable
+from mecam.data.pack import inspect, pack
 from tests.data.folders import make_folder
 
 
 def inventory(root: Path) -> Inventory:
     found = scan(root, missing_classes="allow")
-    return Inventory(found, unreadable(found, workers=2))
+    return Inventory(found, *inspect(found, workers=2))
 
 
 def test_a_sound_folder_is_counted_and_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,7 +75,7 @@ def test_checking_refuses_what_packing_refuses(tmp_path: Path) -> None:
     (root / "art" / "cat" / "empty.png").touch()
     reported = []
     found = scan(root)
-    (refused,) = unreadable(found, progress=reported.append)
+    (refused,), _ = inspect(found, progress=reported.append)
     assert refused.name == "art/cat/empty.png"
     with pytest.raises(DataError, match=re.escape(refused.reason)):
         pack(found, tmp_path / "store")

@@ -18,6 +18,7 @@ from mecam.benchmark.local import LocalEngine
 from mecam.benchmark.records_file import Record, add_records, read_measurements, read_records
 from mecam.data import known
 from mecam.data.domains import DataError, HasDomains, check_several, domain_index
+from mecam.data.notes import warn_about
 from mecam.data.open import READING, locate, open_data, reading
 from mecam.methods import METHODS
 from mecam.progress import Event, Progress, showing, shown, silent
@@ -77,7 +78,7 @@ def bench(
     from mecam.analysis.after_run import measure_names
 
     file = None if experiment is None else Path(experiment)
-    recipes = plan_runs(file, entries, set, small=small, draws=draws, grid=grid, probe=probe)
+    recipes = plan_runs(file, entries, set, small=small, draws=draws, grid=grid, probe=probe, opened=warn_about)
     names, known = measure_names(measure), None if records is None else Path(records)
     if isinstance(engine, str):
         options: dict[str, Any] = {"workers": workers, "measure": names, "minutes": minutes, "records": known}

@@ -45,14 +45,16 @@ def data_check(
     """Count the images of a folder by domain and class, decode each, and report problems.
 
     For a benchmark (by --name, or by the folder's name), report what is missing or extra. For a store, check that every
-    byte is as it was packed. Compare every file with its packed copy in the cache, if there is one. The exit code is 1
-    if there is a problem.
+    byte is as it was packed. Compare every file with its packed copy in the cache, if there is one. Report images that
+    occur in several domains or under several labels, and those that look alike. The exit code is 1 if there is a
+    problem.
     """
+    from mecam.data.duplicates import MOST, pictures_of
     from mecam.data.folder import scan
     from mecam.data.inventory import Inventory
     from mecam.data.known import check, find, is_known
     from mecam.data.open import stale
-    from mecam.data.pack import unreadable
+    from mecam.data.pack import inspect
     from mecam.data.scan import listed
     from mecam.data.store import Store, is_store
     from mecam.progress import shown
@@ -60,8 +62,9 @@ def data_check(
     if is_store(folder):
         store = Store(folder)
         store.verify()
-        print(f"{folder}: {len(store)} images, all as they were packed")
-        return 0
+        found = pictures_of(store, looks=len(store) <= MOST).duplicates()
+        print("\n".join([f"{folder}: {len(store)} images, all as they were packed", *found.notes(), *found.problems()]))
+        return 1 if found.problems() else 0
     images = scan(folder, layout=layout, domain_from=domain_from, missing_classes="allow")
     if changed := stale(images):
         print(
@@ -70,7 +73,7 @@ def data_check(
         )
     if name is None and not is_known(images.name):
         with shown(quiet=quiet) as progress:
-            inventory = Inventory(images, unreadable(images, workers=workers, progress=progress))
+            inventory = Inventory(images, *inspect(images, workers=workers, progress=progress))
         inventory.show()
         return 0 if inventory.fine else 1
     known = find(name or images.name)

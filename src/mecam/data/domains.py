@@ -16,6 +16,10 @@ class DataError(ValueError):
     """Data that cannot be used."""
 
 
+class DataWarning(UserWarning):
+    """Data of which results are less than they seem."""
+
+
 class UnreadableError(DataError):
     """Images that cannot be read; after its first line, the message has one line per image."""
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from mecam.columns import aligned
 from mecam.data import notes
+from mecam.data.duplicates import Duplicates
 from mecam.data.scan import Scan, listed
 from mecam.data.store import Skipped
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """A folder's images, and those that cannot be read (`mecam.data.pack.unreadable`)."""
+    """A folder's images, those that cannot be read, and duplicates (`mecam.data.pack.inspect`)."""
 
     scan: Scan
     unreadable: tuple[Skipped, ...] = ()
+    duplicates: Duplicates = field(default_factory=Duplicates)
 
     @property
     def counts(self) -> list[list[int]]:
@@ -39,12 +41,17 @@ class Inventory:
             if not count
         ]
         empty = [f"class folder {folder!r} has no images in it" for folder in self.scan.empty]
-        return [*lacking, *empty, *(" ".join(image.reason.split()) for image in self.unreadable)]
+        return [
+            *lacking,
+            *empty,
+            *(" ".join(image.reason.split()) for image in self.unreadable),
+            *self.duplicates.problems(),
+        ]
 
     def ignored(self) -> list[str]:
-        """Return one line per thing that training ignores."""
+        """Return one line per thing that training ignores, or that looks like a duplicate."""
         hidden = [f"hidden, ignored: {listed(self.scan.hidden, 3)}"] if self.scan.hidden else []
-        return [*self.scan.notes, *hidden]
+        return [*self.scan.notes, *hidden, *self.duplicates.notes()]
 
     def show(self) -> None:
         """Print the counts, what is ignored, and the problems."""

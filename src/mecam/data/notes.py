@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from mecam.data.domains import DomainSet, HasDomains
+import warnings
+from collections.abc import Callable
+
+from mecam.data.domains import DataWarning, DomainSet, HasDomains
+from mecam.data.duplicates import warning
 from mecam.data.scan import Scan
+from mecam.data.store import Store
 
 
 def notes_on(data: HasDomains) -> list[str]:
@@ -14,7 +19,15 @@ def notes_on(data: HasDomains) -> list[str]:
             f"{data.name} has a single domain, {data.domains[0]!r}: the model is validated on images held out of it, "
             "which says nothing about other domains"
         )
+    if isinstance(data, Store) and (same := warning(data)) is not None:
+        notes.append(same)
     return notes
+
+
+def warn_about(data: HasDomains, warn: Callable[[Warning], None] = warnings.warn) -> None:
+    """Warn of what `notes_on` returns."""
+    for note in notes_on(data):
+        warn(DataWarning(note))
 
 
 def counts(data: DomainSet | Scan) -> str:

@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 from mecam.data._writing import OnError, Picture, Plan, Unreadable, counted, write
 from mecam.data.decode import Resampled, measure, resample
 from mecam.data.domains import DataError, DomainSet
+from mecam.data.duplicates import Duplicates, Pictures, look
 from mecam.data.folder import hidden, scan
 from mecam.data.scan import Scan
 from mecam.data.store import Mode, Skipped, Store, available_cores
 from mecam.progress import Progress, silent
 
-__all__ = ["PIXEL_LIMIT", "SIDE", "OnError", "listing_digest", "pack", "pack_set", "unreadable"]
+__all__ = ["PIXEL_LIMIT", "SIDE", "OnError", "inspect", "listing_digest", "pack", "pack_set"]
 
 SIDE = 320  # pixels per side where images differ in size or are larger
 PIXEL_LIMIT = 8 << 30  # bytes of pixels above which "auto" stores the files' own bytes
@@ -118,25 +119,44 @@ def pack_set(data: DomainSet, out: Path | str) -> Store:
     return write(plan, Path(out), on_error="refuse", threads=1, report=silent)
 
 
-def unreadable(folder: Scan, *, workers: int | None = None, progress: Progress | None = None) -> tuple[Skipped, ...]:
-    """Decode each image as `pack` does. Return those that cannot be read."""
+def inspect(
+    folder: Scan, *, workers: int | None = None, progress: Progress | None = None
+) -> tuple[tuple[Skipped, ...], Duplicates]:
+    """Decode each image as `pack` does. Return those that cannot be read, and duplicates among the others."""
     report, threads = progress or silent, workers or available_cores()
     reader = _Reader(folder, SIDE, "decoded", threads, report)
 
-    def problem(image: int) -> Skipped | None:
+    def read(image: int) -> Skipped | tuple[int, bytes, NDArray[np.uint8]]:
         try:
-            reader.read(image)
+            picture = reader.read(image)
         except Unreadable as error:
             return Skipped(reader.names[image], str(error))
-        return None
+        return image, picture.digest, look(np.frombuffer(picture.content, np.uint8).reshape(3, *reader.size))
 
     problems: list[Skipped] = []
+    seen: list[tuple[int, bytes, NDArray[np.uint8]]] = []
     images = range(len(reader.names))
     with ThreadPoolExecutor(threads) as executor:
         for start in images[::IMAGES_AT_ONCE]:
             report(counted("checking", start, len(images), len(problems)))
-            problems += filter(None, executor.map(problem, images[start : start + IMAGES_AT_ONCE]))
-    return tuple(problems)
+            for found in executor.map(read, images[start : start + IMAGES_AT_ONCE]):
+                if isinstance(found, Skipped):
+                    problems.append(found)
+                else:
+                    seen.append(found)
+    if not seen:
+        return tuple(problems), Duplicates()
+    kept, digests, looks = zip(*seen, strict=True)
+    domains = np.repeat(np.arange(len(folder.domains)), list(map(len, folder.files)))
+    labels = np.concatenate([folder.labels(domain) for domain in range(len(folder.domains))])
+    pictures = Pictures(
+        names=[reader.names[image] for image in kept],
+        domains=domains[list(kept)],
+        labels=labels[list(kept)],
+        digests=np.frombuffer(b"".join(digests), np.uint64),
+        looks=np.stack(looks),
+    )
+    return tuple(problems), pictures.duplicates()
 
 
 def listing_digest(folder: Scan) -> str:

@@ -128,6 +128,10 @@ class Store:
         entries = self._entries(domain)
         return (entries["width"] / entries["height"]).astype(np.float32)  # type: ignore[no-any-return]
 
+    def digests(self, domain: int) -> NDArray[np.uint64]:
+        """Return a digest of the file of each image of the domain."""
+        return np.ascontiguousarray(self._entries(domain)["digest"]).view(np.uint64)
+
     def sample_name(self, domain: int, index: int) -> str:
         """Return the path of the image in its folder, such as "photo/dog/0001.jpg"."""
         entries = self._entries(domain)

@@ -15,6 +15,7 @@ from typing import Any
 
 from mecam import ranks
 from mecam.data.domains import DomainSet, source_domains
+from mecam.data.notes import warn_about
 from mecam.data.open import open_data
 from mecam.progress import Event, Progress, showing, silent
 from mecam.recipe import Recipe, compose, recipe_of
@@ -62,8 +63,8 @@ def train(
             them.
         progress: True shows progress as the command does. A function gets the events of packing, of computing
             features, and of every step.
-        warn: gets a CircumstancesWarning if the run resumes with other code, or another instruction set, torch version,
-            device or number of threads.
+        warn: gets a DataWarning for skipped images, duplicates and the like, and a CircumstancesWarning if the run
+            resumes with other code, or another instruction set, torch version, device or number of threads.
         entries: entries of the recipe, such as `optimizer="mecam", steps=500`.
     """
     if isinstance(data, (Path, str)):
@@ -92,6 +93,8 @@ def carry_out(
     if data is None:
         with showing(progress) as show:
             data = open_data(recipe.data, **recipe.reading, progress=show)
+        if machine.writes:
+            warn_about(data, warn)
     with _watched(progress, recipe, data) as show:
         run = Run(recipe, machine, data, show)
         with claim(folder.path) if machine.writes else nullcontext() as guard, StopSignals() as signals:
