@@ -27,7 +27,7 @@ from mecam.recipe import RecipeError
 from mecam.report import write as write_report
 from mecam.runs import RunError, RunFolder
 from mecam.runs.find import verify
-from mecam.serving import export, load_model
+from mecam.serving import Together, export, load_model
 from tests.serving.runs import CLASSES, DOMAINS, write_images
 
 SMALL: dict[str, Any] = {"backbone": "lite0small", "device": "cpu", "minutes": 0.01}  # no time for fine-tuning
@@ -104,6 +104,26 @@ def test_predictions_are_judged(whole: tuple[Path, Verdict, list[str]], images: 
     assert refused.exit_code == 2
     assert "a precision of 2.0 is not allowed; it must be between 0 and 1" in refused.stderr
     assert not refused.stdout
+
+
+def test_the_export_describes_the_thresholds(whole: tuple[Path, Verdict, list[str]]) -> None:
+    described = json.loads((whole[0] / "exported" / "preprocessing.json").read_text())["unknown_below"]
+    model = load_model(whole[0])
+    assert "0.8" in described
+    assert described == {name: model.threshold(float(name)) for name in described}
+
+
+def test_a_batch_is_judged_as_a_whole(whole: tuple[Path, Verdict, list[str]], images: Path) -> None:
+    model = load_model(whole[0])
+    assert model.confidence is not None
+    model = replace(model, confidence=replace(model.confidence, shifted=0.01))
+    together = Together(model.confidence)
+    list(model.predictions(sorted((images / "lab").rglob("*.*")), together=together))
+    assert together.images == 16
+    assert together.novelty is not None
+    found = mecam.evaluate(model, images / "lab")
+    assert found.novelty == pytest.approx(together.novelty)
+    assert f"above 1: unlike all domains of training; the nearest is {together.nearest}" in str(found)
 
 
 def test_another_model_has_no_thresholds(whole: tuple[Path, Verdict, list[str]], images: Path) -> None:
