@@ -2,7 +2,6 @@
 
 import csv
 import json
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -82,17 +81,6 @@ def test_the_exported_program_prints_what_predict_prints(model: TrainedModel, ex
     assert [float(row["probability"]) for row in rows] == pytest.approx([one.probability for one in found], abs=1e-5)
     assert done.stderr.startswith(f"{tmp_path / 'odd' / 'float.tif'} cannot be read as an image: the range of its ")
     assert (done.returncode, len(rows)) == (1, len(images) - 1)
-
-
-def test_the_exported_program_divides_logits_by_the_temperature(
-    model: TrainedModel, exported: Path, tmp_path: Path
-) -> None:
-    facts_file = Path(shutil.copytree(exported, tmp_path / "out")) / "preprocessing.json"
-    facts_file.write_text(json.dumps({**json.loads(facts_file.read_text()), "temperature": 2.5}))
-    [image, *_] = find_images([write_images(tmp_path / "images")])
-    (row,) = csv.DictReader(infer(facts_file.parent, image).stdout.splitlines())
-    logits = torch.tensor([*next(model.predictions(image)).probabilities.values()]).log()
-    assert float(row["probability"]) == pytest.approx((logits / 2.5).softmax(0).max().item(), abs=1e-5)
 
 
 @pytest.mark.parametrize("resize", ["squash", "crop", "letterbox"])

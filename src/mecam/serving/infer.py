@@ -44,7 +44,7 @@ def main(images: list[str]) -> int:
             unreadable += 1
             continue
         (logits,) = session.run([facts["output"]["name"]], {facts["input"]["name"]: pixels[None]})
-        shares = softmax(logits[0].astype(np.float64) / facts.get("temperature", 1.0))
+        shares = softmax(logits[0].astype(np.float64))
         best = int(shares.argmax())
         rows.writerow([image, facts["classes"][best], round(float(shares[best]), 6)])
     return 1 if unreadable else 0
