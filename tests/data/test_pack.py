@@ -5,6 +5,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import pickle
 import re
 import resource
 import shutil
@@ -23,6 +24,7 @@ from PIL import Image
 
 from mecam.data import _writing
 from mecam.data import pack as packing
+from mecam.data.decode import resample
 from mecam.data.domains import DataError
 from mecam.data.folder import scan
 from mecam.data.open import open_data
@@ -104,6 +106,30 @@ def test_images_that_differ_in_size_become_squares(tmp_path: Path, mode: Any) ->
     assert store.aspects(0).tolist() == pytest.approx([16 / 12] * 4 + [40 / 90, 16 / 12])
     expected = Image.fromarray(odd).resize((32, 32), Image.Resampling.BILINEAR)
     assert np.array_equal(store.images(0, [4])[0].permute(1, 2, 0).numpy(), np.asarray(expected))
+
+
+@pytest.mark.parametrize("mode", ["decoded", "encoded"])
+def test_the_size_of_sources_does_not_depend_on_the_target(tmp_path: Path, mode: Any) -> None:
+    """An image of the target with another size leaves every pixel that is trained on as it was."""
+    root = make_folder(tmp_path / "data")
+    usual = pack(root, tmp_path / "usual", mode=mode)
+    random = np.random.default_rng(1)
+    save(root / "photo/cat/0000.png", random.integers(0, 256, (9, 21, 3), dtype=np.uint8))
+    odd = pack(root, tmp_path / "odd", mode=mode, side=32)
+    assert odd.sizes == ((12, 16), (32, 32))
+    assert usual.for_sources([0]) is usual
+    without_photo = odd.for_sources([0])
+    assert without_photo.size == (12, 16)
+    everything = range(6)
+    assert without_photo.images(0, everything).equal(usual.images(0, everything))
+    assert without_photo.images(1, [3]).shape == (1, 3, 12, 16)
+    assert pickle.loads(pickle.dumps(without_photo)).images(0, [1]).equal(usual.images(0, [1]))
+    # together, and where the sources differ, all have the size of the squares, by one resampling of the file
+    assert odd.size == odd.for_sources([0, 1]).size == without_photo.for_sources([0, 1]).size == (32, 32)
+    names = [odd.sample_name(domain, index) for domain in range(2) for index in everything]
+    expected = np.stack([resample(root / name, name=name, size=(32, 32)).pixels.transpose(2, 0, 1) for name in names])
+    assert np.array_equal(np.concatenate([odd.images(domain, everything) for domain in range(2)]), expected)
+    odd.verify()
 
 
 def test_images_larger_than_the_side_become_squares(tmp_path: Path) -> None:

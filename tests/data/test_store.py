@@ -98,7 +98,11 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
         r"store\.json is damaged: its content does not match",
     ),
     "foreign": ("store.json", lambda path: path.write_text("[1, 2]"), r"store\.json is damaged: it holds a list"),
-    "newer": ("store.json", lambda path: change(path, version=2), r"store\.json has version 2 .* reads version 1"),
+    "newer": (
+        "store.json",
+        lambda path: change(path, version=3),
+        r"has version 3 .* reads versions 1 and 2",
+    ),
     "lacking": ("store.json", lambda path: change(path, counts=None), r"store\.json is damaged: KeyError: 'counts'"),
     "senseless": ("store.json", lambda path: change(path, size="large"), r"store\.json is damaged: ValueError"),
     "miscounted": ("store.json", lambda path: change(path, counts=[6, 7]), r"store\.json .*not have 13 entries"),

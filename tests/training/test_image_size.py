@@ -21,6 +21,7 @@ from mecam.training import train
 from mecam.training.evaluate import logits_of
 from mecam.training.machine import find_machine
 from mecam.training.run import Run
+from tests.data.folders import make_folder
 from tests.serving.runs import write_images
 
 SMALL = {"steps": 1, "batch": 2, "evaluate_every": 1, "target": "sketch", "optimizer": "mecam", "pretrained": False}
@@ -104,3 +105,20 @@ def test_a_run_resizes_in_training_evaluation_and_prediction(
     model = load_model(train(recipe, tmp_path / "out", device="cpu", data=data).path)
     assert model.preprocessing == run.network.preprocessing
     assert np.array_equal(model._resize(pictures[0]), pixels[0])
+
+
+@pytest.mark.parametrize("trainable", ["all", "head"])
+def test_an_image_of_another_size_in_the_target_changes_no_weight(
+    trainable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MECAM_CACHE", str(tmp_path / "cache"))
+    root = make_folder(tmp_path / "data", size=(16, 16))
+    values = {"backbone": "resnet8", "image_size": 8, "target": "photo", "trainable": trainable, "pretrained": False}
+    recipe = Recipe(data=str(root), steps=2, evaluate_every=1, batch=2, holdout=0.4, **values)
+    before = train(recipe, tmp_path / "before", device="cpu")
+    Image.fromarray(np.zeros((9, 21, 3), dtype=np.uint8)).save(root / "photo/cat/0000.png")
+    after = train(recipe, tmp_path / "after", device="cpu")
+    assert after.model_file.read_bytes() == before.model_file.read_bytes()
+    splits = [folder.read_result()["splits"] for folder in (before, after)]
+    assert splits[0]["art in"] == splits[1]["art in"]
+    assert splits[0]["photo in"] != splits[1]["photo in"]

@@ -19,6 +19,7 @@ from mecam.analysis.objective import Loss, Objective
 from mecam.data.augment import evaluate_transform
 from mecam.data.domains import DomainSet, source_domains
 from mecam.data.splits import split_domains
+from mecam.data.store import for_sources
 from mecam.preprocessing import Preprocessing
 from mecam.recipe import recipe_of
 from mecam.runs import RunError, find_run
@@ -120,6 +121,7 @@ def objective_of(
     count, mixed = sum(map(len, indices.values())), mixed and not model.alone
     if not count:
         raise RunError(f"the {split} split of the run in {folder.path} has no images (holdout={recipe.holdout})")
+    data = for_sources(data, sources)
     images = Images(data, _batches(indices, size, mixed=mixed), model.preprocessing, device, dtype, mixed)
     model.network.to(device, dtype, memory_format=_layout(device))  # type: ignore[call-overload]
     return Objective(model.network, loss, images, count=count, name=split)

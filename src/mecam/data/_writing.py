@@ -26,7 +26,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mecam.data.domains import DataError, UnreadableError
-from mecam.data.store import DATA, ENTRY, FORMAT, HEADER, INDEX, NAMES, VERSION, Mode, Skipped, Store, is_store
+from mecam.data.store import (
+    DATA,
+    ENTRY,
+    FORMAT,
+    HEADER,
+    INDEX,
+    NAMES,
+    VERSION,
+    VERSION_OF_SIZES,
+    Mode,
+    Skipped,
+    Store,
+    is_store,
+)
 from mecam.data.store import seal as seal_header
 from mecam.progress import Event, Progress
 from mecam.storage import claims, files
@@ -88,6 +101,7 @@ class Plan:
     labels: NDArray[np.int64]
     mode: Mode
     size: tuple[int, int]
+    sizes: tuple[tuple[int, int], ...]  # of the images of each domain; `size` if all are the same
     lengths: NDArray[np.int64]  # bytes of each image in the store
     source: str  # changes with anything else here, and with the images
     read: Callable[[int], Picture]  # raises Unreadable
@@ -247,13 +261,14 @@ def _finish(plan: Plan, folder: Path, shards: Sequence[Shard], on_error: OnError
     contents = {INDEX: index.tobytes(), NAMES: b"".join(names)}
     header = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": VERSION if set(plan.sizes) == {plan.size} else VERSION_OF_SIZES,
         "name": plan.name,
         "mode": plan.mode,
         "domains": plan.domains,
         "classes": plan.classes,
         "counts": np.bincount(domain[kept], minlength=len(plan.domains)).tolist(),
         "size": plan.size,
+        **({} if set(plan.sizes) == {plan.size} else {"sizes": plan.sizes}),
         "fingerprint": plan.fingerprint or _fingerprint(plan, index, domain[kept], contents[NAMES]),
         "source": plan.source,
         "skipped": [asdict(entry) for entry in skipped],

@@ -57,7 +57,7 @@ def pack(
             chooses "decoded" up to `pixel_limit` bytes of pixels.
         on_error: for images that cannot be read. "refuse" raises one error that names them all; "skip" leaves them out
             and lists them in the store's `skipped`. Skipping after a refusal is quick: what was packed is kept.
-        side: images that differ in size, or are larger, are stored with side x side pixels.
+        side: images of domains in which they differ in size, or are larger, are stored with side x side pixels.
         name: the data set's name; the folder's if not given.
         progress: called about ten times per second, from the calling thread.
     """
@@ -83,8 +83,9 @@ def pack(
         labels=np.concatenate([folder.labels(domain) for domain in range(len(folder.domains))]),
         mode=reader.mode,
         size=reader.size,
+        sizes=reader.sizes,
         lengths=reader.lengths(),
-        source=f"{reader.digest} {reader.mode} {reader.size[0]}x{reader.size[1]} {name}",
+        source=f"{reader.digest} {reader.mode} {reader.sizes_in_words()} {name}",
         read=reader.read,
     )
     return write(plan, Path(out), on_error=on_error, threads=threads, report=report)
@@ -111,6 +112,7 @@ def pack_set(data: DomainSet, out: Path | str) -> Store:
         labels=np.concatenate(labels),
         mode="decoded",
         size=data.size,
+        sizes=(data.size,) * len(data.domains),
         lengths=np.full(len(places), 3 * data.size[0] * data.size[1]),
         source=f"{data.fingerprint} {data.name}",
         read=read,
@@ -202,17 +204,24 @@ class _Reader:
     ) -> None:
         self.names = folder.paths()
         self.digest, self._states = _listing(folder)
-        self.size = _common_size(folder.root, self.names, side, threads, report) or (side, side)
-        self._pixel_bytes = 3 * self.size[0] * self.size[1]
+        # of each domain on its own, so that one domain has no part in what is stored for another
+        common = [_common_size(folder.root, files, side, threads, report) for files in folder.files]
+        self.sizes = tuple(size or (side, side) for size in common)
+        self.size = self.sizes[0] if len(set(self.sizes)) == 1 else (side, side)
+        self._sizes = [size for size, files in zip(self.sizes, folder.files, strict=True) for _ in files]
+        self._pixel_bytes = np.array([3 * height * width for height, width in self._sizes])
         if mode == "auto":
-            mode = "decoded" if len(self.names) * self._pixel_bytes <= pixel_limit else "encoded"
+            mode = "decoded" if self._pixel_bytes.sum() <= pixel_limit else "encoded"
         self.mode: Mode = mode
         self._root, self._room = folder.root, _Room(PIXELS_AT_ONCE)
 
     def lengths(self) -> NDArray[np.int64]:
         """Return the stored bytes of each image."""
-        decoded = np.full(len(self.names), self._pixel_bytes)
-        return decoded if self.mode == "decoded" else self._states[:, 0].clip(min=0)
+        return self._pixel_bytes if self.mode == "decoded" else self._states[:, 0].clip(min=0)
+
+    def sizes_in_words(self) -> str:
+        each = [f"{height}x{width}" for height, width in self.sizes]
+        return each[0] if len(set(each)) == 1 else " ".join(each)
 
     def read(self, image: int) -> Picture:
         name = self.names[image]
@@ -235,7 +244,7 @@ class _Reader:
         try:
             height, width = _measure(file, 0) or (0, 0)
             with self._room.taken(height * width):
-                return resample(file, name=self.names[image], size=self.size)
+                return resample(file, name=self.names[image], size=self._sizes[image])
         except DataError as error:
             self._require_unchanged(image, file)
             raise Unreadable(str(error)) from error

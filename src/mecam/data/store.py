@@ -6,10 +6,11 @@ decoded store, the files' own bytes in an encoded one. `index.bin` has a fixed-w
 small files are verified on opening, encoded images whenever they are decoded, pixels in shards of some megabytes when
 one of their images is first read, everything by `verify`.
 
-A store differs from the folder it was packed from in one way: images that differ in size, or are larger than 320
-pixels, are kept at 320 x 320 (antialiased bilinear, aspect not kept), so the crop of the augmentation resamples them a
-second time. The smallest crop of 70 % of the area and aspect 3/4, sqrt(.7 * .75) = .72 of a side, still has 232 pixels,
-more than the 224 needed.
+A store differs from the folder it was packed from in one way: where the images of a domain differ in size, or are
+larger than 320 pixels, they are kept at 320 x 320 (antialiased bilinear, aspect not kept), so the crop of the
+augmentation resamples them a second time. The smallest crop of 70 % of the area and aspect 3/4, sqrt(.7 * .75) = .72 of
+a side, still has 232 pixels, more than the 224 needed. Where domains then differ, all images are read at 320 x 320; a
+run reads them at the size of its source domains if these agree, so that the target has no part in it.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from mecam.data.decode import MAX_PIXELS, resample
-from mecam.data.domains import DataError
+from mecam.data.domains import DataError, DomainSet
 from mecam.preprocessing import Resize
 from mecam.storage.checksums import digest_blocks, read_blocks
 from mecam.storage.files import read_json
 
-FORMAT, VERSION = "mecam store", 1
+FORMAT, VERSION, VERSION_OF_SIZES = "mecam store", 1, 2  # 2: domains differ in the size of their images
 HEADER, DATA, INDEX, NAMES = "store.json", "data.bin", "index.bin", "names.bin"
 ENTRY = np.dtype(
     [
@@ -67,27 +68,33 @@ class Skipped:
 class Store:
     """A packed DomainSet. It can be pickled, as its path, and used after a fork."""
 
-    def __init__(self, path: Path | str, *, threads: int | None = None) -> None:
-        """Open the store and verify all but the images. An encoded store is decoded by `threads` threads."""
+    def __init__(self, path: Path | str, *, threads: int | None = None, size: tuple[int, int] | None = None) -> None:
+        """Open the store and verify all but the images. An encoded store is decoded by `threads` threads.
+
+        Images are returned with `size` pixels, by default those of the header.
+        """
         self.path = Path(path)
         self.threads = threads
         self._pool: tuple[int, ThreadPoolExecutor] | None = None
         header = _read_header(self.path)
         try:
-            self._open(header)
+            self._open(header, size)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             if isinstance(error, DataError):
                 raise
             raise _damage_error(self.path / HEADER, f"{type(error).__name__}: {error}") from error
 
-    def _open(self, header: dict[str, Any]) -> None:
+    def _open(self, header: dict[str, Any], size: tuple[int, int] | None) -> None:
         self.name: str = header["name"]
         self.mode: Mode = header["mode"]
         self.domains: tuple[str, ...] = tuple(header["domains"])
         self.classes: tuple[str, ...] = tuple(header["classes"])
-        self.size: tuple[int, int] = (int(header["size"][0]), int(header["size"][1]))
-        if min(self.size) < 1 or self.size[0] * self.size[1] > MAX_PIXELS:
-            raise _damage_error(self.path / HEADER, f"images of {self.size[1]} x {self.size[0]} pixels")
+        self._own_size = _size(header["size"])
+        self.size: tuple[int, int] = size or self._own_size
+        self.sizes = tuple(map(_size, header.get("sizes", [self._own_size] * len(self.domains))))  # stored, by domain
+        for height, width in (self.size, *self.sizes):
+            if min(height, width) < 1 or height * width > MAX_PIXELS:
+                raise _damage_error(self.path / HEADER, f"images of {width} x {height} pixels")
         self.fingerprint: str = header["fingerprint"]
         self.source: str = header["source"]
         self.skipped: tuple[Skipped, ...] = tuple(Skipped(**entry) for entry in header["skipped"])
@@ -114,7 +121,13 @@ class Store:
         return f"Store({str(self.path)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(Store, threads=self.threads), (self.path,)
+        return partial(Store, threads=self.threads, size=self.size), (self.path,)
+
+    def for_sources(self, sources: Sequence[int]) -> Store:
+        """Return the store with images of the size of these domains, or of the header's if they differ in theirs."""
+        sizes = {self.sizes[domain] for domain in sources}
+        size = sizes.pop() if len(sizes) == 1 else self._own_size
+        return self if size == self.size else Store(self.path, threads=self.threads, size=size)
 
     def labels(self, domain: int) -> NDArray[np.int64]:
         """Return the class index of each image of the domain."""
@@ -153,10 +166,15 @@ class Store:
         entries = entries[rows]
         if len(rows) and int((entries["offset"] + entries["bytes"]).max()) > (self._ends[-1] if len(self._ends) else 0):
             raise _damage_error(self.path / INDEX, f"it has images beyond the end of {DATA}")
-        if self.mode == "decoded":
+        stored = self.sizes[domain]
+        if self.mode == "decoded" and len(rows):
             self._check_shards(entries["offset"])
-            pixels = self._data.reshape(-1, 3, *self.size)
-            return torch.from_numpy(pixels.take(entries["offset"].astype(np.int64) // pixels[0].size, axis=0))
+            start, each = int(self._entries(domain)["offset"][0]), 3 * stored[0] * stored[1]
+            pixels = self._data[start : start + (len(self._data) - start) // each * each].reshape(-1, 3, *stored)
+            taken = pixels.take((entries["offset"].astype(np.int64) - start) // each, axis=0)
+            if stored == self.size:
+                return torch.from_numpy(taken)
+            return torch.from_numpy(np.stack([self._fitted(image) for image in taken]))
         decode, arguments = partial(self._decode, domain), (rows.tolist(), entries)
         decoded = map(decode, *arguments) if len(rows) == 1 else self._workers().map(decode, *arguments)
         out = np.empty((len(rows), 3, *self.size), dtype=np.uint8)
@@ -191,7 +209,11 @@ class Store:
         file = self._data[start : start + int(entry["bytes"])].tobytes()
         if hashlib.blake2b(file, digest_size=8).digest() != entry["digest"].tobytes():
             raise _damage_error(name, "its content does not match its checksum")
-        return resample(file, name=name, size=self.size).pixels.transpose(2, 0, 1)
+        return self._fitted(resample(file, name=name, size=self.sizes[domain]).pixels.transpose(2, 0, 1))
+
+    def _fitted(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return (3, height, width) pixels in the size of this store."""
+        return fit(pixels.transpose(1, 2, 0), self.size).transpose(2, 0, 1)
 
     def _images_between(self, start: int, end: int) -> str:
         inside = np.flatnonzero((self._index["offset"] < end) & (self._index["offset"] + self._index["bytes"] > start))
@@ -210,6 +232,16 @@ class Store:
         if self._pool is None or self._pool[0] != os.getpid():
             self._pool = os.getpid(), ThreadPoolExecutor(self.threads or available_cores())
         return self._pool[1]
+
+
+def for_sources(data: DomainSet, sources: Sequence[int]) -> DomainSet:
+    """Return the data as a run with these source domains reads it: the size of its images depends on them alone."""
+    return data.for_sources(sources) if isinstance(data, Store) else data
+
+
+def _size(values: Sequence[Any]) -> tuple[int, int]:
+    height, width = values
+    return int(height), int(width)
 
 
 def is_store(path: Path) -> bool:
@@ -260,10 +292,10 @@ def _read_header(folder: Path) -> dict[str, Any]:
     header = read_json(path, error=lambda message: DataError(f"{message}; {REPACK}"))
     if header.get("format") != FORMAT:
         raise DataError(f"{folder} is not a store: {path} was not written by mecam; give a folder that mecam packed")
-    if header.get("version") != VERSION:
+    if header.get("version") not in (VERSION, VERSION_OF_SIZES):
         raise DataError(
-            f"{path} has version {header.get('version')!r} and this mecam reads version {VERSION}; {REPACK}, or use "
-            "the mecam that packed it"
+            f"{path} has version {header.get('version')!r} and this mecam reads versions {VERSION} and "
+            f"{VERSION_OF_SIZES}; {REPACK}, or use the mecam that packed it"
         )
     if header.pop("checksum", None) != _checksum(header):
         raise _damage_error(path, "its content does not match its checksum")

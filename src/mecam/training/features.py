@@ -77,6 +77,7 @@ def digest_of(
         "backbone": backbone,
         "preprocessing": preprocessing.to_dict(),
         "data": data.fingerprint,
+        **({"size": data.size} if len(set(getattr(data, "sizes", ()))) > 1 else {}),
         "device": machine.device.type,
         "precision": machine.precision,
     }

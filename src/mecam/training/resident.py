@@ -25,14 +25,14 @@ class Resident:
         return self.images[domain].index_select(0, indices), self.aspects[domain].index_select(0, indices)
 
 
-_latest: dict[tuple[str, torch.device], Resident] = {}  # one at most
+_latest: dict[tuple[str, tuple[int, int], torch.device], Resident] = {}  # one at most
 
 
 def resident(data: DomainSet, device: torch.device) -> Resident | None:
     """Return the data on the device, if that is a GPU with room; runs of one process share the latest data set."""
     if device.type != "cuda":
         return None
-    key = data.fingerprint, device
+    key = data.fingerprint, data.size, device
     if key not in _latest:
         _latest.clear()
         counts = [len(data.labels(domain)) for domain in range(len(data.domains))]

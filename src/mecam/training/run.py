@@ -11,6 +11,7 @@ from torch import Tensor
 from mecam import averaging, methods, ranks
 from mecam.data.domains import DomainSet, source_domains
 from mecam.data.splits import seed_hash, split_domains
+from mecam.data.store import for_sources
 from mecam.methods import Setting
 from mecam.models import fold_frozen
 from mecam.optim.graphs import Captured
@@ -35,9 +36,10 @@ class Run:
     """The parts of a run. `train_step`, `validate`, `finish` and `state_dict` work on them."""
 
     def __init__(self, recipe: Recipe, machine: Machine, data: DomainSet, progress: Progress = silent) -> None:
+        sources, device = source_domains(data, recipe.target), machine.device
+        data = for_sources(data, sources)
         self.recipe, self.machine, self.data = recipe, machine, data
         self.inputs = data  # what the network gets: the images, or their features
-        sources, device = source_domains(data, recipe.target), machine.device
         self.method = methods.create(recipe.method, **recipe.method_settings)
         self.splits = split_domains(data, trial=recipe.seed, holdout=recipe.holdout)
         held_out = (Split(data.domains[domain], Part.HELD_OUT) for domain in sources)
