@@ -14,9 +14,9 @@ CLASSES = ["<b>bold</b>", "quote \" and ' it", "</script><script>window.hacked =
 ENVIRONMENT = {"mecam": "0.1.0", "device": "</script><script>window.hacked = true</script>"}
 
 
-def splits(domains: list[str], accuracy: float) -> dict[str, Any]:
+def splits(domains: list[str], accuracy: float, **more: float) -> dict[str, Any]:
     return {
-        f"{name} {part}": {"images": 10, "loss": 2 - accuracy, "accuracy": accuracy}
+        f"{name} {part}": {"images": 10, "loss": 2 - accuracy, "accuracy": accuracy, **more}
         for name in domains
         for part in ("in", "out")
     }
@@ -30,6 +30,7 @@ def write_run(
     evaluations: int = 3,
     predicted: list[tuple[int, int, float]] | None = None,
     fingerprint: str = "0" * 32,
+    balanced: float | None = None,
     classes: list[str] = CLASSES,
     **values: Any,
 ) -> RunFolder:
@@ -53,6 +54,7 @@ def write_run(
                     "confidence": torch.tensor(columns[2]),
                 }
             )
-        result = {"selected_step": 20, "target_accuracy": accuracy, "splits": splits(domains, accuracy)}
+        more = {} if balanced is None else {"balanced_accuracy": balanced}
+        result = {"selected_step": 20, "target_accuracy": accuracy, "splits": splits(domains, accuracy, **more)}
         folder.finish({**result, "data": fingerprint})
     return folder

@@ -191,6 +191,17 @@ def test_leaderboard_is_the_table(opened: Page, out: Path) -> None:
     assert gsam.locator(".missing").all_text_contents() == ["1 of 2 runs", "5 of 6 runs"]
 
 
+def test_balanced_accuracy_has_a_column_where_it_differs(browser: Any, tmp_path: Path) -> None:
+    for target in DOMAINS:
+        for optimizer, balanced in (("adam", 0.61), ("sam", 0.72)):
+            common: dict[str, Any] = {"data": "nowhere", "domains": DOMAINS, "target": target}
+            write_run(tmp_path / "runs", 0.8, optimizer=optimizer, balanced=balanced, **common)
+    for page in visit(browser, write(tmp_path / "runs", tmp_path / "page.html")):
+        page.tab.get_by_role("button", name="balanced").click()
+        assert page.names() == ["sam", "adam"]
+        assert page.texts("#board td.number")[::3] == ["72", "61"]
+
+
 def test_sorting_by_pointer_and_keyboard(opened: Page) -> None:
     choose(opened, "data", "nowhere")
     before = opened.names()

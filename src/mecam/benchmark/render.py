@@ -22,6 +22,7 @@ from mecam.benchmark.tables import (
     Row,
     Spread,
     difference,
+    is_unbalanced,
     rank_averages,
     rows,
 )
@@ -117,7 +118,7 @@ def render(
     if len(grids) > 1:
         grids.append(_across(table, differing))
     lines = [f"Accuracy on the unseen domain, percent: mean ± {CAPTIONS[spread]}.", *notes]
-    if any(map(_is_unbalanced, table)):
+    if any(map(is_unbalanced, table)):
         lines.append("Column balanced: the average of the mean accuracy over classes.")
     if ours := paper.legend((row, paper.fewest(differing.get(row.key, {}))) for row in table):
         lines.append(f"{OTHER}: differs from the published setting: {ours}.")
@@ -176,7 +177,7 @@ def _grid(title: str, header: Sequence[str], lines: Sequence[Line]) -> Grid:
 def _of_data(rows: Sequence[Row], baseline: str | None, against: Mapping[str, Row], differing: Differences) -> Grid:
     """Return the rows of one data set."""
     data, targets, ranks = rows[0].key.data, list(rows[0].cells), rank_averages(rows)
-    unbalanced = any(map(_is_unbalanced, rows))
+    unbalanced = any(map(is_unbalanced, rows))
     header = [*targets, *(["balanced"] if unbalanced else []), "rank", "runs"]
     header += [] if baseline is None else [f"minus {baseline} [95 % CI]"]
     lines = []
@@ -190,12 +191,6 @@ def _of_data(rows: Sequence[Row], baseline: str | None, against: Mapping[str, Ro
         below = _published([row], [(data, target) for target in targets], len(header), differing)
         lines.append(Line(_marked(row.key.label, [row], differing), list(row.cells.values()), further, below))
     return _grid(data, header, lines)
-
-
-def _is_unbalanced(row: Row) -> bool:
-    """Return whether the balanced accuracy of a row is another one than its accuracy, by a point or more."""
-    cell = row.cells[AVERAGE]
-    return cell.mean is not None and cell.balanced is not None and abs(cell.mean - cell.balanced) >= 1
 
 
 def _across(table: Sequence[Row], differing: Differences) -> Grid:

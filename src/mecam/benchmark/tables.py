@@ -117,6 +117,12 @@ def rows(results: Sequence[Result], *, spread: Spread = "stderr", select: Select
     return [replace(row, chosen=labels[row.results[0].path]) for row in table] if select == "shared" else table
 
 
+def is_unbalanced(row: Row) -> bool:
+    """Return whether the balanced accuracy of a row is another one than its accuracy, by a point or more."""
+    cell = row.cells[AVERAGE]
+    return cell.mean is not None and cell.balanced is not None and abs(cell.mean - cell.balanced) >= 1
+
+
 def difference(row: Row, baseline: Row) -> Difference | None:
     """Return the difference paired over targets and seeds (Student's t); None without two pairs.
 

@@ -12,7 +12,7 @@ from mecam import __version__
 from mecam.benchmark import results
 from mecam.benchmark.render import CAPTIONS
 from mecam.benchmark.results import Result
-from mecam.benchmark.tables import Cell, Row, Spread, rank_averages, rows
+from mecam.benchmark.tables import AVERAGE, Cell, Row, Spread, is_unbalanced, rank_averages, rows
 from mecam.data.domains import DomainSet
 from mecam.figures import FIGURES
 from mecam.figures.points import Missing
@@ -121,6 +121,7 @@ def _open(all_runs: Sequence[Result]) -> dict[str, DomainSet | str]:
 def _rows(
     table: Sequence[Row], all_runs: Sequence[Result], seconds: Seconds, plain: Mapping[str, Row | None]
 ) -> list[Entry]:
+    unbalanced = {row.key.data for row in table if is_unbalanced(row)}
     ranks, order = rank_averages(table), {result.path: place for place, result in enumerate(all_runs)}
     return [
         {
@@ -132,6 +133,7 @@ def _rows(
             "settings": row.key.variant.replace("optimizer_settings.", ""),
             # in the order of the data set's targets, the average last
             "cells": [Cell(full(c.mean), full(c.spread), c.runs, c.missing) for c in row.cells.values()],
+            "balanced": full(row.cells[AVERAGE].balanced) if row.key.data in unbalanced else None,  # of the average
             "rank": full(ranks.get(row.key)),
             "probe": is_probe(row),
             "seconds": short(seconds.get(row.key)),  # per run

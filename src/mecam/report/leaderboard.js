@@ -17,7 +17,7 @@ const rowsOf = (data) => content.rows.filter((row) => data === ALL || row.data =
 // A line of the table: {label, row (any of its rows), cells, rank, runs}
 function boardItems() {
   if (state.data !== ALL)
-    return rowsOf(state.data).map((row) => ({ label: row.label, row, cells: row.cells, rank: row.rank, seconds: row.seconds, cost: row.cost, runs: row.runs }));
+    return rowsOf(state.data).map((row) => ({ label: row.label, row, cells: row.cells, balanced: row.balanced, rank: row.rank, seconds: row.seconds, cost: row.cost, runs: row.runs }));
   const groups = new Map();
   for (const row of content.rows) groups.set(row.label, [...(groups.get(row.label) ?? []), row]);
   return [...groups].map(([label, rows]) => {
@@ -29,7 +29,7 @@ function boardItems() {
       mean: means.includes(null) ? null : mean(means), spread: null,
       runs: cells.reduce((sum, cell) => sum + cell.runs, 0), missing: cells.reduce((sum, cell) => sum + cell.missing, 0),
     };
-    return { label, row: rows[0], cells: [...cells, total], rank: null, seconds: null, cost: null, runs: rows.flatMap((row) => row.runs) };
+    return { label, row: rows[0], cells: [...cells, total], balanced: null, rank: null, seconds: null, cost: null, runs: rows.flatMap((row) => row.runs) };
   });
 }
 
@@ -39,10 +39,11 @@ function boardColumns() {
     name, kind: "cell", place, key: (item) => item.cells[place].mean, descending: true,
   }));
   const ranked = rowsOf(state.data).every((row) => row.rank === null) || state.data === ALL ? [] : [{ name: "rank", kind: "number", key: (item) => item.rank, descending: false }];
+  const balanced = state.data !== ALL && rowsOf(state.data).some((row) => row.balanced !== null) ? [{ name: "balanced", kind: "number", key: (item) => item.balanced, descending: true }] : [];
   const timed = state.data !== ALL && rowsOf(state.data).some((row) => row.seconds !== null) ? [{ name: "time", kind: "time", key: (item) => item.seconds, descending: false }] : [];
   return [
     { name: "combination", kind: "name", key: (item) => item.label, descending: false },
-    ...cells, ...ranked, ...timed,
+    ...cells, ...balanced, ...ranked, ...timed,
     { name: "runs", kind: "number", key: (item) => item.runs.filter((run) => content.runs[run].accuracy !== null).length, descending: true },
   ];
 }
@@ -101,7 +102,7 @@ function boardLine(item, best) {
     if (column.kind === "time")
       return el("td", { class: "number" }, el("span", { class: "mean" }, item.seconds === null ? "–" : clock(item.seconds)),
         item.cost ? el("span", { class: "runs" }, `${item.cost.times.toPrecision(2)} × ${item.cost.of}`) : null);
-    if (column.kind === "number") return el("td", { class: "number" }, column.name === "rank" ? brief(column.key(item)) : String(column.key(item)));
+    if (column.kind === "number") return el("td", { class: "number" }, ["rank", "balanced"].includes(column.name) ? brief(column.key(item)) : String(column.key(item)));
     const cell = item.cells[column.place];
     const top = cell.mean !== null && cell.mean.toFixed(1) === best.get(column.place);
     return el("td", { class: `cell${top ? " best" : ""}` },
