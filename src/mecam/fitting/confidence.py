@@ -22,6 +22,7 @@ from mecam.training.features import compute, digest_of, features_of
 from mecam.training.machine import Machine
 
 RANK = 256  # directions at most
+MOST = 5000  # images of a part, which are enough for a mean and a covariance
 IMAGES_PER_DIRECTION = 5  # at least
 
 
@@ -58,7 +59,7 @@ def estimate(final: RunFolder, left_out: Mapping[str, RunFolder], data: DomainSe
 
 
 def outputs(run: RunFolder, data: DomainSet, machine: Machine) -> dict[Split, Outputs]:
-    """Return the outputs of a run's model for every part that has images."""
+    """Return the outputs of a run's model for every part that has images, for its first ones, which are random."""
     recipe = Recipe.from_dict(run.read_run()["recipe"])
     network = cast("Network", load_model(run.path, device=machine.device).network)
     network.precision = machine.autocast
@@ -71,11 +72,12 @@ def outputs(run: RunFolder, data: DomainSet, machine: Machine) -> dict[Split, Ou
     found = {}
     for part, indices in split_domains(data, trial=recipe.seed, holdout=recipe.holdout).items():
         domain = data.domains.index(part.domain)
-        own = features[domain][torch.from_numpy(indices)]
+        chosen = indices[:MOST]
+        own = features[domain][torch.from_numpy(chosen)]
         with torch.inference_mode():
             predicted = network.head(own.to(machine.device)).argmax(1).cpu()
         if len(own):
-            found[part] = Outputs(own, predicted, torch.from_numpy(data.labels(domain)[indices]))
+            found[part] = Outputs(own, predicted, torch.from_numpy(data.labels(domain)[chosen]))
     return found
 
 
