@@ -113,7 +113,7 @@ def test_a_run_resumes(optimizer: str) -> None:
 def test_features_are_computed_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = run_of()
     assert len(files(cache)) == 4
-    monkeypatch.setattr(features, "_features", None)  # calling it would fail
+    monkeypatch.setattr(features, "features_of", None)  # calling it would fail
     again = run_of(target="art", optimizer="sam")
     for one, other in zip(first.inputs.features, again.inputs.features, strict=True):  # type: ignore[attr-defined]
         assert torch.equal(one, other)

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from mecam.data.domains import DomainSet
+from mecam.data.domains import DomainSet, source_domains
 from mecam.data.splits import split_domains
+from mecam.data.store import for_sources
 from mecam.models.network import Network
 from mecam.recipe import Recipe
 from mecam.runs import RunFolder
@@ -61,6 +62,7 @@ def estimate(final: RunFolder, left_out: Mapping[str, RunFolder], data: DomainSe
 def outputs(run: RunFolder, data: DomainSet, machine: Machine) -> dict[Split, Outputs]:
     """Return the outputs of a run's model for every part that has images, for its first ones, which are random."""
     recipe = Recipe.from_dict(run.read_run()["recipe"])
+    data = for_sources(data, source_domains(data, recipe.target))
     network = cast("Network", load_model(run.path, device=machine.device).network)
     network.precision = machine.autocast
     if recipe.trainable == "head":
