@@ -65,6 +65,7 @@ def test_a_run_can_be_printed_and_used(run: RunFolder, root: Path) -> None:
     lines = dict(line.split("  ", 1) for line in run.summary().splitlines())
     assert lines["optimizer"].strip() == "sam"
     assert lines["accuracy on home, unseen"].strip() == accuracy
+    assert lines["time"].strip().endswith(" for 3 steps")  # steps are numbered from 0
     assert lines["folder"].strip() == str(run.path)
     assert mecam.load_model(run).classes == CLASSES
     assert mecam.evaluate(run, root / "home").images == 16

@@ -15,12 +15,12 @@ import pytest
 from mecam.benchmark import local
 from mecam.benchmark.experiment import missing, run_missing, runs_of
 from mecam.benchmark.local import LocalEngine
-from mecam.benchmark.records_file import TIMING
 from mecam.benchmark.results import read
 from mecam.benchmark.worker import log_tail, work
 from mecam.progress import Event
 from mecam.recipe import Recipe
 from mecam.runs import RunFolder
+from mecam.runs.timing import TIMING
 from tests.benchmark.folders import stop_run
 
 TINY = {"steps": 2, "evaluate_every": 1, "batch": 4, "image_size": 16}

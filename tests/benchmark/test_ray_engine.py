@@ -19,7 +19,6 @@ from mecam.benchmark import ray_engine as module
 from mecam.benchmark.experiment import missing, run_missing
 from mecam.benchmark.local import LocalEngine
 from mecam.benchmark.ray_engine import RayEngine
-from mecam.benchmark.records_file import TIMING
 from mecam.benchmark.results import read
 from mecam.benchmark.tables import rows
 from mecam.benchmark.worker import log_tail
@@ -28,6 +27,7 @@ from mecam.data.pack import pack
 from mecam.progress import Event
 from mecam.recipe import Recipe
 from mecam.runs import ClaimedError, RunFolder, claim
+from mecam.runs.timing import TIMING
 from mecam.training import environment, train
 from tests.benchmark.folders import stop_run
 from tests.data.folders import make_folder

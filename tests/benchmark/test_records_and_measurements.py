@@ -83,5 +83,5 @@ def test_what_cannot_be_measured_or_tabulated_is_refused(tmp_path: Path) -> None
     refused = mecam("bench", "--measure", "curvatur", "--out", tmp_path)
     assert (refused.exit_code, "did you mean curvature" in refused.stderr) == (2, True)
     refused = mecam("table", tmp_path, "--accuracy", "best")
-    assert (refused.exit_code, "there are selected, second-half" in refused.stderr) == (2, True)
+    assert (refused.exit_code, "there are selected, balanced, second-half" in refused.stderr) == (2, True)
     assert "nor a records file" in mecam("table", tmp_path / "nowhere").stderr

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from mecam.benchmark.records_file import add_timing
 from mecam.recipe import Recipe
 from mecam.report.content import Content, gather
+from mecam.runs.timing import add_timing
 from tests.report.runs import write_run
 from tests.report.test_commands import parsed
 

@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from mecam.benchmark.records_file import Record, read_measurements, read_timing
+from mecam.benchmark.records_file import Record, read_measurements
 from mecam.benchmark.results import DAMAGE
 from mecam.data.open import open_data
 from mecam.optim.registry import find as find_optimizer
 from mecam.progress import clock
 from mecam.recipe import Recipe, recipe_of
 from mecam.runs import RunError, RunFolder
+from mecam.runs.timing import read_timing
 from mecam.training.machine import find_machine
 from mecam.training.speed import Cost, cost_of
 

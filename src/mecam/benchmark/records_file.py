@@ -13,23 +13,16 @@ import fcntl
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mecam.runs import RunError, RunFolder, read_json, write_atomic
+from mecam.runs.timing import read_timing
 from mecam.splits import summarize
 
 MEASUREMENTS = "measurements.json"  # in a run's folder, by --measure
-TIMING = "timing.json"
-
-
-class Timing(NamedTuple):
-    """Training time of a run over its sessions, without those that were killed."""
-
-    seconds: float
-    steps: int
 
 
 class Evaluation(NamedTuple):
@@ -124,21 +117,6 @@ def read_measurements(path: Path) -> dict[str, Any]:
     """Return the measurements of a run by name; none if there is no file."""
     file = path / MEASUREMENTS
     return read_json(file) if file.exists() else {}
-
-
-def read_timing(path: Path) -> Timing | None:
-    """Return the training time of a run; None if it was not taken."""
-    with suppress(OSError, ValueError, TypeError):
-        return Timing(**json.loads((path / TIMING).read_bytes()))
-    return None
-
-
-def add_timing(path: Path, seconds: float, steps: int) -> None:
-    """Add the time of a session. A failure to write is ignored: the run is worth more than its time."""
-    before = read_timing(path) or Timing(0.0, 0)
-    content = json.dumps(Timing(before.seconds + seconds, before.steps + steps)._asdict())
-    with suppress(RunError, OSError):
-        write_atomic(path / TIMING, content.encode())
 
 
 @contextmanager

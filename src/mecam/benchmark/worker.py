@@ -1,4 +1,4 @@
-"""Run one recipe of a benchmark: write its log and its time, report its events."""
+"""Run one recipe of a benchmark: write its log, report its events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from mecam.benchmark.jobs import AfterRun
-from mecam.benchmark.records_file import add_timing
 from mecam.data.domains import DomainSet
 from mecam.data.open import open_data
 from mecam.progress import Event, Progress
@@ -57,12 +56,7 @@ def work(
         try:
             if data is None:
                 data = open_data(recipe.data, **recipe.reading)
-            start = time.monotonic()
-            try:
-                folder = train(recipe, out, device=device, progress=reporter, data=data, warn=reporter.warn)
-            finally:
-                if reporter.steps:
-                    add_timing(out / run_id, time.monotonic() - start, reporter.steps)
+            folder = train(recipe, out, device=device, progress=reporter, data=data, warn=reporter.warn)
             if after is not None:
                 gc.collect()  # captured steps are in reference cycles and hold memory of the device
                 with claim(folder.path):
@@ -84,7 +78,7 @@ class _Reporter:
 
     def __init__(self, recipe: Recipe, progress: Progress, worker: str) -> None:
         self.recipe, self.progress, self.worker = recipe, progress, worker
-        self.steps, self._text, self._last = 0, "", 0.0
+        self._text, self._last = "", 0.0
 
     def __call__(self, event: Event) -> None:
         now = time.monotonic()
@@ -93,7 +87,6 @@ class _Reporter:
                 self._last, text = now, f"{event.task} {event.done} of {event.total} {event.unit}"
                 self.progress(Event(self.recipe.run_id, 0, self.recipe.steps, text=text, worker=self.worker))
             return
-        self.steps += 1
         if event.record is not None:
             self._text = accuracies(event.record, self.recipe)
             print(f"step {event.done}: {self._text}", flush=True)

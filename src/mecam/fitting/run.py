@@ -24,7 +24,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from mecam.benchmark.records_file import add_timing
 from mecam.data.domains import DomainSet, check_several
 from mecam.data.notes import counts, notes_on
 from mecam.data.open import open_data
@@ -158,20 +157,15 @@ class _Fit:
 
     def _train(self, recipe: Recipe, folder: str, name: str) -> RunFolder:
         """Run or resume a recipe in a folder of the fit."""
-        taken, start = 0, time.monotonic()
 
         def show(event: Event) -> None:
-            nonlocal taken
             if event.task == "step":
-                taken += 1
                 event = replace(event, task=name, text="" if event.loss is None else f"loss {event.loss:.3f}")
             self.progress(event)
 
         run = train(
             recipe, self.out / folder, device=str(self.machine.device), progress=show, data=self.data, warn=self.warn
         )
-        if taken:
-            add_timing(run.path, time.monotonic() - start, taken)
         accuracy = run.read_result()["target_accuracy"]
         text = "" if accuracy is None else f"{100 * accuracy:.1f} % on {recipe.target}"
         self.progress(Event(name, recipe.steps, recipe.steps, text=text, kind="done"))

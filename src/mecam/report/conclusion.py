@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mecam.benchmark.records_file import read_timing
 from mecam.benchmark.tables import AVERAGE, Difference, Key, Row, difference, half_interval
 from mecam.progress import clock
 from mecam.report.commands import command
+from mecam.runs.timing import read_timing
 
 PLAIN = ("erm", "adam", "none")  # the row that costs are relative to, and gains are measured against
 Seconds = Mapping[Key, float]  # of a run, by row

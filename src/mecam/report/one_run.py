@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from mecam.data.domains import DomainSet
+from mecam.progress import clock
 from mecam.recipe import Recipe, recipe_of
 from mecam.report.commands import command, toml
 from mecam.report.curves import Number, curve
 from mecam.report.images import class_names, picture
 from mecam.runs import RunError, RunFolder, runs_in
 from mecam.runs.files import read_sealed
+from mecam.runs.timing import read_timing
 from mecam.serving.chart import calibration_plot
 from mecam.serving.labelled import Labelled
 from mecam.serving.page import Mistakes, confusion, document, table, wrong_images
@@ -59,7 +61,7 @@ def one_run_page(folder: RunFolder, *, images: bool = True) -> tuple[str, list[s
     parts = [
         *_verdict(folder),
         *(f'<p class="note">{escape(note)}</p>' for note in notes),
-        table([("", ""), *_facts(recipe, splits, selected, folder.path.name)], text=(1,)),
+        table([("", ""), *_facts(recipe, splits, selected, folder.path)], text=(1,)),
         "<h2>Domains</h2>",
         table(_split_rows(splits, recipe.target)),
     ]
@@ -89,8 +91,8 @@ def _progress(folder: RunFolder, records: Sequence[Mapping[str, Any]]) -> tuple[
     return state["step"], last if best is None else best
 
 
-def _facts(recipe: Recipe, splits: Mapping[str, Any], selected: int | None, run_id: str) -> list[tuple[str, str]]:
-    summary = summarize(splits, recipe.target)
+def _facts(recipe: Recipe, splits: Mapping[str, Any], selected: int | None, path: Path) -> list[tuple[str, str]]:
+    summary, timing = summarize(splits, recipe.target), read_timing(path)
     unseen = [] if recipe.target is None else [(f"accuracy on {recipe.target}, unseen", _percent(summary.target))]
     return [
         *unseen,
@@ -101,7 +103,8 @@ def _facts(recipe: Recipe, splits: Mapping[str, Any], selected: int | None, run_
         ("backbone", recipe.backbone),
         ("averaging", recipe.averaging),
         ("seed", str(recipe.seed)),
-        ("run", run_id),
+        *([("training time", f"{clock(timing.seconds)} for {timing.steps:,} steps")] if timing else []),
+        ("run", path.name),
     ]
 
 

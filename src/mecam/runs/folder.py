@@ -6,6 +6,7 @@
     model.safetensors   the selected weights
     predictions.safetensors   their predictions for each image of the unseen domain
     confidence.safetensors    how predictions in a new domain are judged; mecam fit writes it after the end
+    timing.json         the training time; it differs between equal runs, and takes no part in them
     checkpoint/         the state to resume from
     done.json           the result, and checksums of the files above; written last
 

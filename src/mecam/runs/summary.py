@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from mecam.progress import clock
 from mecam.runs.files import RunError
+from mecam.runs.timing import read_timing
 from mecam.splits import balanced_accuracy, summarize
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ def summary(run: RunFolder) -> str:
     rows = [(name, str(recipe[name])) for name in PARTS if name in recipe]
     rows += [("state", state), *([("weights", weights)] if weights else [])]
     rows += [(f"accuracy {name}", value) for name, value in _accuracies(splits, recipe["target"])]
+    if (timing := read_timing(run.path)) is not None:
+        rows.append(("time", f"{clock(timing.seconds)} for {timing.steps:,} steps"))
     rows.append(("folder", str(run.path)))
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)

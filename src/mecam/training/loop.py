@@ -20,6 +20,7 @@ from mecam.data.open import open_data
 from mecam.progress import Event, Progress, showing, silent
 from mecam.recipe import Recipe, compose, recipe_of
 from mecam.runs import RunFolder, claim, sessions
+from mecam.runs.timing import timed
 from mecam.training.build import check_start
 from mecam.training.interrupt import Interrupted, StopSignals
 from mecam.training.machine import find_machine
@@ -95,7 +96,7 @@ def carry_out(
             data = open_data(recipe.data, **recipe.reading, progress=show)
         if machine.writes:
             warn_about(data, warn)
-    with _watched(progress, recipe, data) as show:
+    with _watched(progress, recipe, data) as shown, timed(folder.path, shown, writes=machine.writes) as show:
         run = Run(recipe, machine, data, show)
         with claim(folder.path) if machine.writes else nullcontext() as guard, StopSignals() as signals:
             folder.guard = guard or folder.guard
