@@ -92,6 +92,7 @@ class Recipe:
         "shapes", "shapes, a folder root/<domain>/<class>/<image>, a CSV file, or a data set of mecam data list."
     )
     target: str | None = entry(None, "Domain to leave out. Default: train on all domains.")
+    sources: str | None = entry(None, "Domains to train on, with commas between. Default: all but the target.")
     method: str = entry("erm", "Training objective: mecam list methods.")
     optimizer: str = entry("adam", "Optimizer: mecam list optimizers.")
     base: str = entry("adam", "Base optimizer of a sharpness-aware optimizer.")
@@ -160,6 +161,8 @@ class Recipe:
             for name in ("warmup", "rho_warmup"):
                 if values[name] > self.steps:
                     raise RecipeError(f"{name}={values[name]} is not allowed; it must be at most steps={self.steps}")
+            if self.target is not None and self.target in names_in(self.sources):
+                raise RecipeError(f"target={self.target} is one of sources={self.sources}; leave it out of one of them")
             if self.selection == "oracle" and self.target is None:
                 raise RecipeError("selection=oracle looks at the target; give a target, or selection=validation")
 
@@ -251,6 +254,11 @@ def entry_kind(name: str) -> Kind:
 @cache
 def _annotations() -> dict[str, Any]:
     return get_type_hints(Recipe)
+
+
+def names_in(words: str | None) -> list[str]:
+    """Split at commas; a comma after a backslash is a part of its name."""
+    return [] if words is None else [name.replace("\\,", ",").strip() for name in re.split(r"(?<!\\),", words)]
 
 
 def option(name: str) -> str:

@@ -21,7 +21,7 @@ from mecam.data.domains import DomainSet, source_domains
 from mecam.data.splits import split_domains
 from mecam.data.store import for_sources
 from mecam.preprocessing import Preprocessing
-from mecam.recipe import recipe_of
+from mecam.recipe import names_in, recipe_of
 from mecam.runs import RunError, find_run
 from mecam.serving.model import load_model
 from mecam.splits import Part, Split
@@ -108,11 +108,11 @@ def objective_of(
         warnings.warn(f"{data.name} is not as it was when the run in {folder.path} was trained", stacklevel=2)
     part = Part.HELD_OUT if split == "validation" else Part.TRAINING
     splits = split_domains(data, trial=recipe.seed, holdout=recipe.holdout)
-    sources = source_domains(data, recipe.target)
+    sources = [data.domains[domain] for domain in source_domains(data, recipe.target, names_in(recipe.sources))]
     indices = {
         domain: splits[Split(name, part)]
         for domain, name in enumerate(data.domains)
-        if (domain in sources) == (split != "target")
+        if name in ([recipe.target] if split == "target" else sources)
     }
     if limit is not None:
         indices = _some(indices, limit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from mecam.data.notes import warn_about
 from mecam.data.open import READING, locate, open_data, reading
 from mecam.methods import METHODS
 from mecam.progress import Event, Progress, showing, shown, silent
-from mecam.recipe import Recipe, RecipeError, assign, entry_kind, option, spelled
+from mecam.recipe import Recipe, RecipeError, assign, entry_kind, names_in, option, spelled
 from mecam.runs import RunFolder
 from mecam.training.build import check_parts, check_start, starts_at_random
 
@@ -332,17 +331,14 @@ def shown_and_logged(total: int, finished: int, out: Path) -> Iterator[Progress]
         yield progress
 
 
-def _split(words: str) -> list[str]:
-    """Split at commas; a comma after a backslash is a part of its word."""
-    return [word.replace("\\,", ",") for word in re.split(r"(?<!\\),", words)]
-
-
 def _values(name: str, words: Any) -> Any:
     """Return "adam,sam" as a list, and a single word as itself; numbers as numbers."""
+    if name == "sources":
+        return words  # all of them are one run's
     kind = int if name == "seeds" else entry_kind(name).type
     if isinstance(words, str) and not (name == "data" and Path(words).expanduser().is_dir()):
         try:
-            words = [kind(word) if kind in (int, float) else word.strip() for word in _split(words)]
+            words = [kind(word) if kind in (int, float) else word.strip() for word in names_in(words)]
         except ValueError:
             example = "whole numbers such as 0,1,2" if kind is int else "numbers such as 0.1,0.2"
             raise RecipeError(f"{option(name)} {words} is not a list of {example}") from None

@@ -87,7 +87,8 @@ def expand(blocks: Sequence[Mapping[str, Any]], domains: Callable[[Mapping[str, 
             used.update(name for name, value in values.items() if value != plain.get(name))
             idle.update({name: reasons[name] for name in given if name in reasons and given[name] != "none"})
             target = values.get("target")
-            targets = domains(values) if target == ALL else [target]
+            sources = recipe.names_in(values.get("sources"))
+            targets = [name for name in domains(values) if name not in sources] if target == ALL else [target]
             for target in targets:
                 run = Recipe(**{**values, "target": target})
                 recipes.setdefault(run.run_id, run)

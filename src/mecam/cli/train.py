@@ -61,6 +61,7 @@ def _train(request: Request, *, device: str, dry_run: bool, tensorboard: bool, q
     from mecam.data.notes import counts
     from mecam.data.open import SHAPES, open_data
     from mecam.progress import shown
+    from mecam.recipe import names_in
     from mecam.runs import RunFolder
     from mecam.training import Interrupted, train
     from mecam.training.build import check_parts, check_start, starts_at_random
@@ -98,7 +99,7 @@ def _train(request: Request, *, device: str, dry_run: bool, tensorboard: bool, q
         if chosen is None:
             return 1
         recipe, folder = chosen, RunFolder(out / chosen.run_id)
-    sources = len(source_domains(data, recipe.target))
+    sources = len(source_domains(data, recipe.target, names_in(recipe.sources)))
     events = folder.path / "tensorboard" if tensorboard and first else None
     try:
         with watching(recipe, sources, tensorboard=events, quiet=quiet or not first) as progress:

@@ -84,9 +84,11 @@ def most_frequent(data: DomainSet, domain: str) -> tuple[str, float]:
     return data.classes[int(counts.argmax())], float(counts.max() / len(labels))
 
 
-def source_domains(data: HasDomains, target: str | None) -> tuple[int, ...]:
-    """Return the indices of the domains to train on: all but the target, of which there must be one."""
+def source_domains(data: HasDomains, target: str | None, names: Sequence[str] = ()) -> tuple[int, ...]:
+    """Return the indices of the domains to train on: these, or all but the target, of which there must be one."""
     held_out = None if target is None else domain_index(data, target)
+    if names:
+        return tuple(sorted({domain_index(data, name) for name in names}))
     sources = tuple(index for index in range(len(data.domains)) if index != held_out)
     if not sources:
         raise DataError(f"{_single(data)} and it cannot be left out. Train on it, without --target")

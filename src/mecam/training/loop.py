@@ -18,7 +18,7 @@ from mecam.data.domains import DomainSet, source_domains
 from mecam.data.notes import warn_about
 from mecam.data.open import open_data
 from mecam.progress import Event, Progress, showing, silent
-from mecam.recipe import Recipe, compose, recipe_of
+from mecam.recipe import Recipe, compose, names_in, recipe_of
 from mecam.runs import RunFolder, claim, sessions
 from mecam.runs.timing import timed
 from mecam.training.build import check_start
@@ -114,7 +114,7 @@ def carry_out(
 def _watched(progress: Progress | bool, recipe: Recipe, data: DomainSet) -> AbstractContextManager[Progress]:
     """Yield the function that shows the steps."""
     if isinstance(progress, bool):
-        return watching(recipe, len(source_domains(data, recipe.target)), quiet=not progress)
+        return watching(recipe, len(source_domains(data, recipe.target, names_in(recipe.sources))), quiet=not progress)
     return nullcontext(progress)
 
 

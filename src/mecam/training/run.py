@@ -17,7 +17,7 @@ from mecam.models import fold_frozen
 from mecam.optim.graphs import Captured
 from mecam.profiles import lr_ratio
 from mecam.progress import Progress, silent
-from mecam.recipe import Recipe
+from mecam.recipe import Recipe, names_in
 from mecam.splits import Part, Split
 from mecam.training import build
 from mecam.training.capture import Captures
@@ -36,12 +36,14 @@ class Run:
     """The parts of a run. `train_step`, `validate`, `finish` and `state_dict` work on them."""
 
     def __init__(self, recipe: Recipe, machine: Machine, data: DomainSet, progress: Progress = silent) -> None:
-        sources, device = source_domains(data, recipe.target), machine.device
+        sources, device = source_domains(data, recipe.target, names_in(recipe.sources)), machine.device
         data = for_sources(data, sources)
         self.recipe, self.machine, self.data = recipe, machine, data
         self.inputs = data  # what the network gets: the images, or their features
         self.method = methods.create(recipe.method, **recipe.method_settings)
-        self.splits = split_domains(data, trial=recipe.seed, holdout=recipe.holdout)
+        used = {recipe.target, *(data.domains[domain] for domain in sources)}
+        splits = split_domains(data, trial=recipe.seed, holdout=recipe.holdout)
+        self.splits = {split: indices for split, indices in splits.items() if split.domain in used}
         held_out = (Split(data.domains[domain], Part.HELD_OUT) for domain in sources)
         build.check(recipe, self.method, len(sources), sum(len(self.splits[split]) for split in held_out))
         torch.manual_seed(seed_hash(recipe.seed, "weights"))

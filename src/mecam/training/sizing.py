@@ -20,7 +20,7 @@ from mecam.data.domains import DomainSet, source_domains
 from mecam.models.registry import find as find_backbone
 from mecam.optim.registry import find as find_optimizer
 from mecam.progress import clock
-from mecam.recipe import Recipe, RecipeError
+from mecam.recipe import Recipe, RecipeError, names_in
 from mecam.runs import write_atomic
 from mecam.runs.files import read_sealed
 from mecam.storage.checksums import seal
@@ -146,7 +146,7 @@ def size(length: Length, machine: Machine, data: DomainSet, *, measure: bool = F
         measure: measure the time in any case; otherwise that of large runs on a CPU.
     """
     recipe, given = length.recipe, length.given
-    sources = len(source_domains(data, recipe.target))
+    sources = len(source_domains(data, recipe.target, names_in(recipe.sources)))
     images = sum(len(data.labels(domain)) for domain in range(len(data.domains)))
     sized = Sized(recipe, sources, images)
     pixels = sources * recipe.batch * (recipe.image_size or 224) ** 2 * (recipe.steps + 1)
