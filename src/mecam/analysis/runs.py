@@ -108,11 +108,11 @@ def objective_of(
         warnings.warn(f"{data.name} is not as it was when the run in {folder.path} was trained", stacklevel=2)
     part = Part.HELD_OUT if split == "validation" else Part.TRAINING
     splits = split_domains(data, trial=recipe.seed, holdout=recipe.holdout)
-    sources = [data.domains[domain] for domain in source_domains(data, recipe.target, names_in(recipe.sources))]
+    sources = source_domains(data, recipe.target, names_in(recipe.sources))
     indices = {
         domain: splits[Split(name, part)]
         for domain, name in enumerate(data.domains)
-        if name in ([recipe.target] if split == "target" else sources)
+        if (name == recipe.target if split == "target" else domain in sources)
     }
     if limit is not None:
         indices = _some(indices, limit)
