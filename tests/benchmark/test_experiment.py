@@ -211,7 +211,7 @@ def test_names_with_commas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for domain in ("Berlin, clinic", "lab", "home"):
         for label in ("cat", "dog"):
             (folder := tmp_path / "photos, 2024" / domain / label).mkdir(parents=True)
-            Image.new("RGB", (16, 16), "white").save(folder / "1.png")
+            Image.effect_noise((16, 16), 99).save(folder / "1.png")
     words = ["bench", "--data", "photos, 2024", "--seeds", "0", "--dry-run", "--out", tmp_path / "out"]
     planned = mecam(*words, "--target", "Berlin\\, clinic,lab")
     assert (planned.exit_code, "2 runs to do" in planned.stdout) == (0, True), planned.stderr
