@@ -174,6 +174,15 @@ def test_runs_of_before_a_change_of_the_data_are_said_to_be_so(tmp_path: Path) -
     assert "changed" not in mecam("table", tmp_path).stdout
 
 
+def test_other_domains_of_the_same_folder_are_no_change_of_it(tmp_path: Path) -> None:
+    for images, pattern in (("by site", "(site.)"), ("by camera", "exif:Model")):
+        write_run(tmp_path, 0.5, data="data/photos", images=images, domain_from=pattern)
+    found = mecam("table", tmp_path, "--format", "json")
+    assert found.stderr == ""
+    rows = [row for row in json.loads(found.stdout) if row["target"] == "art"]
+    assert {row["variant"] for row in rows} == {"domain_from=(site.)", "domain_from=exif:Model"}
+
+
 def test_a_benchmark_that_goes_on_with_other_threads_says_so_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -194,11 +194,12 @@ def _reached(result: Result) -> str:
 
 
 def changed_data(results: Sequence[Result]) -> list[str]:
-    """Return a note for each data set whose images or labels differ between runs."""
-    finished: dict[str, list[Result]] = {}
+    """Return a note for each data set whose images or labels differ between runs that read it in the same way."""
+    finished: dict[tuple[str | None, ...], list[Result]] = {}
     for result in results:
         if result.fingerprint is not None:
-            finished.setdefault(result.data, []).append(result)
+            key = result.data, result.recipe.layout, result.recipe.domain_from
+            finished.setdefault(key, []).append(result)
     notes = []
     for runs in finished.values():
         latest = max(runs, key=lambda run: (run.finished, run.path.name))
