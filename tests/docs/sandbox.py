@@ -1,6 +1,7 @@
 """A folder in which the examples of the documentation can be typed: small data, small networks, one step."""
 
 import glob
+import math
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -9,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -130,10 +132,12 @@ def write_pictures(root: Path, domains: Sequence[str], each: int = 5) -> Path:
     """Two classes of the embedded set as files, under these names of domains."""
     from PIL import Image
 
-    data = shapes(per_class=each)
-    for domain in domains:
-        for index in range(2 * each):
-            file = root / domain / data.classes[index // each] / f"{index % each}.png"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(data.images(0, [index])[0].permute(1, 2, 0).numpy()).save(file)
+    data = shapes(per_class=each * math.ceil(len(domains) / 4))
+    for number, domain in enumerate(domains):
+        for label, name in enumerate(data.classes[:2]):
+            own = np.flatnonzero(data.labels(number % 4) == label)[number // 4 * each :][:each]  # no picture twice
+            for place, index in enumerate(own.tolist()):
+                file = root / domain / name / f"{place}.png"
+                file.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(data.images(number % 4, [index])[0].permute(1, 2, 0).numpy()).save(file)
     return root
