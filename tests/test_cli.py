@@ -123,7 +123,11 @@ def test_a_recipe_on_the_embedded_set_with_tensorboard(tmp_path: Path) -> None:
     shares = f"{100 * result['target_accuracy']:.1f} %, balanced {percent(result['splits']['sketch in'])} %"
     assert accuracy == f"accuracy on sketch, which was not trained on: {shares}"
     assert Path(path) == folder
-    assert [line.partition(":")[0] for line in said.stderr.splitlines()] == ["step 0 of 1", "step 1 of 1"]
+    *lines, following = said.stderr.splitlines()
+    final = ["final evaluation", "final evaluation is done"]
+    assert [line.partition(":")[0] for line in lines] == ["step 0 of 1", "step 1 of 1", *final]
+    assert following.startswith("accuracy on held-out images of the sources: ")
+    assert following.endswith(f"; next: mecam predict {tmp_path / 'out'} PHOTO.jpg, mecam report {tmp_path / 'out'}")
     chosen = json.loads((folder / "run.json").read_text())["recipe"]
     expected = {"data": "shapes", "target": "sketch", "steps": 1, "optimizer": "sam", "batch": 4, "lr": 1e-3}
     assert chosen.items() >= expected.items()
@@ -152,6 +156,9 @@ def scalars(folder: Path, name: str) -> dict[int, float]:
 
 def test_a_folder_of_images_with_a_target_and_without(images: Path, run: Path, tmp_path: Path) -> None:
     everywhere = json.loads((run_folder(run) / "done.json").read_text())["result"]
+    again = mecam("train", "--data", str(images), *TINY, "--out", str(tmp_path / "again"))
+    assert again.stderr.splitlines()[-1].startswith("accuracy on held-out images of the sources: ")
+    assert Path(again.stdout.strip()) == run_folder(tmp_path / "again")
     assert everywhere["target_accuracy"] is None
     assert {name: split["images"] for name, split in everywhere["splits"].items()} == {
         f"{domain} {part}": count for domain in DOMAINS for part, count in (("in", 13), ("out", 3))

@@ -20,11 +20,11 @@ class Terminal(io.StringIO):
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.getvalue())
 
 
-def on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int = 200) -> Terminal:
     stderr = Terminal()
     monkeypatch.setattr("sys.stderr", stderr)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", str(columns))
     return stderr
 
 
@@ -80,6 +80,23 @@ def test_a_bar_per_task_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         show(Event("eigenvalue", 7, None, "products"))
     for text in ("[bold]lab", "3/4 images [red] (unseen) 50.0 %", "eigenvalue", "7/?", "products"):
         assert text in terminal.text()
+
+
+def test_bars_fit_into_80_columns_and_keep_the_count_and_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_a_terminal(monkeypatch, columns=80)
+    run = "pacs-art_painting-erm-mecam-none-seed0-1d5b8acd7b"
+    with shown() as show:
+        show(Event("benchmark", 3, 12, "runs done", "1 failed"))
+        show(Event(run, 0, 300, kind="started"))
+        for done in (1, 100):
+            show(Event(run, done, 300, text="source validation 85.0 %, art_painting (unseen) 50.0 %"))
+        show(Event("another", 300, 300, text="source validation 85.0 %", kind="done"))
+    lines = [line.rstrip() for line in re.split(r"[\r\n]+", terminal.text())]
+    bars = [line for line in lines if "━" in line]
+    assert max(map(len, bars)) <= 80
+    assert any(re.match(r"pacs-art_painting-erm-mecam-none-seed\S*… ━\S+ 100/300 +\d:\d\d left", line) for line in bars)
+    assert any(re.match(r"benchmark +━\S+ 3/12 runs done 1 failed", line) for line in bars)
+    assert "another is done: source validation 85.0 %" in lines, "an accuracy stays on the screen"
 
 
 def test_on_a_terminal_messages_stand_above_the_bars_and_ended_tasks_leave(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 Kind = Literal["progress", "started", "warning", "done", "failed", "stopped", "elsewhere"]
 ENDED = ("done", "failed", "stopped")
+BAR, SHORTEST = 10, 8  # characters of a bar, and of the shortest text beside it
 VERBS = {
     "started": "begins",
     "done": "is done",
@@ -71,13 +72,14 @@ class Pace:
         done, start = self.first.setdefault(event.task, (event.done, now))
         return (now - start) / (event.done - done) if event.done > done and now > start else None
 
+    def left(self, event: Event) -> str:
+        """Return the time left of the event's task, where it is known."""
+        pace = self(event)
+        return "" if pace is None or event.total is None else f"{clock(pace * (event.total - event.done))} left"
+
     def with_time_left(self, event: Event) -> Event:
         """Add the time left to the event's text, where it is known."""
-        pace = self(event)
-        if pace is None or event.total is None:
-            return event
-        left = f"{clock(pace * (event.total - event.done))} left"
-        return replace(event, text=f"{event.text}, {left}" if event.text else left)
+        return replace(event, text=", ".join(filter(None, (event.text, self.left(event)))))
 
 
 def clock(seconds: float) -> str:
@@ -111,17 +113,23 @@ def no_lines(_: Event) -> bool:
 
 
 @contextmanager
-def shown(*, quiet: bool = False, lines: Callable[[Event], bool] | None = None) -> Iterator[Progress]:
+def shown(
+    *,
+    quiet: bool = False,
+    lines: Callable[[Event], bool] | None = None,
+    above: Callable[[Event], bool] | None = None,
+) -> Iterator[Progress]:
     """Yield a function that shows events on stderr: a bar per task on a terminal or in a notebook, lines elsewhere.
 
     Args:
         quiet: show nothing.
         lines: which events are worth a line off a terminal; by default one per tenth of a task.
+        above: which events of progress are worth a line above the bars, beside its place in the bar; by default none.
     """
     if quiet:
         yield silent
     elif _has_bars():
-        with _bars() as show:
+        with _bars(above) as show:
             yield show
     else:
         pace, is_news = Pace(), lines or at_tenths()
@@ -152,27 +160,48 @@ def _has_bars() -> bool:
 
 
 @contextmanager
-def _bars() -> Iterator[Progress]:
+def _bars(above: Callable[[Event], bool] | None = None) -> Iterator[Progress]:
+    """Show a bar per task, each on one line of the terminal: what does not fit is cut, the text first."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
+    from rich.progress import BarColumn, TaskID, TextColumn
     from rich.progress import Progress as Bars
 
-    name, text = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[text]"))
+    fields = ("description", "fields[count]", "fields[text]")
+    name, count, text = (TextColumn(f"{{task.{field}}}", markup=False) for field in fields)
     pace = Pace()
     tasks: dict[str, TaskID] = {}
-    with Bars(name, BarColumn(20), MofNCompleteColumn(), text, console=Console(stderr=True)) as bars:
+    with Bars(name, BarColumn(BAR), count, text, console=Console(stderr=True)) as bars:
+
+        def update(event: Event) -> None:
+            width, left = bars.console.width, pace.left(event)
+            if event.task not in tasks:
+                tasks[event.task] = bars.add_task(_cut(event.task, width // 2), total=None, count="", text="")
+            total = "?" if event.total is None else event.total
+            done = f"{event.done}/{total} {event.unit}".rstrip() if event.done or event.total else event.unit
+            bars.update(tasks[event.task], completed=event.done, total=event.total, count=done)
+            names, counts = (max(map(len, words)) for words in zip(*_words(bars.tasks), strict=True))
+            text = ", ".join(filter(None, (left, event.text)))
+            bars.update(tasks[event.task], text=_cut(text, width - names - BAR - counts - 4))
 
         def show(event: Event) -> None:
-            event = pace.with_time_left(event)
-            if event.kind in ("warning", "failed"):
-                bars.console.print(event.line(), markup=False, highlight=False)
-            if event.kind in (*ENDED, "elsewhere"):
-                if event.task in tasks:
-                    bars.remove_task(tasks.pop(event.task))
-            elif event.kind != "warning":
-                if event.task not in tasks:
-                    tasks[event.task] = bars.add_task(event.task, total=None, text="")
-                text = f"{event.unit} {event.text}".strip()
-                bars.update(tasks[event.task], completed=event.done, total=event.total, text=text)
+            ended = event.kind in (*ENDED, "elsewhere")
+            if event.kind in ("warning", "failed") or (event.kind == "done" and event.text) or (above and above(event)):
+                bars.console.print(event.line(), markup=False, highlight=False, soft_wrap=True)
+            if ended and event.task in tasks:
+                bars.remove_task(tasks.pop(event.task))
+            elif not ended and event.kind != "warning":
+                update(event)
 
         yield show
+
+
+def _words(tasks: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """Return name and count of each bar."""
+    return ((task.description, task.fields["count"]) for task in tasks)
+
+
+def _cut(text: str, width: int) -> str:
+    """Return at most so many characters; what is too short to be read is left out."""
+    if len(text) <= width:
+        return text
+    return "" if width < SHORTEST else f"{text[: width - 1]}…"

@@ -78,15 +78,16 @@ class _Reporter:
 
     def __init__(self, recipe: Recipe, progress: Progress, worker: str) -> None:
         self.recipe, self.progress, self.worker = recipe, progress, worker
-        self._text, self._last = "", 0.0
+        self._done, self._text, self._last = 0, "", 0.0
 
     def __call__(self, event: Event) -> None:
         now = time.monotonic()
-        if event.task != "step":  # features of a frozen backbone
-            if now - self._last > REPORT_EVERY:
-                self._last, text = now, f"{event.task} {event.done} of {event.total} {event.unit}"
-                self.progress(Event(self.recipe.run_id, 0, self.recipe.steps, text=text, worker=self.worker))
+        if event.task != "step":  # features of a frozen backbone, or the final evaluation
+            if event.kind == "progress" and (event.total is None or now - self._last > REPORT_EVERY):
+                self._last, done = now, self._done
+                self.progress(Event(self.recipe.run_id, done, self.recipe.steps, text=event.line(), worker=self.worker))
             return
+        self._done = event.done
         if event.record is not None:
             self._text = accuracies(event.record, self.recipe)
             print(f"step {event.done}: {self._text}", flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -114,6 +115,9 @@ def _print_outcome(outcome: Outcome, out: Path, *, time_is_up: bool) -> int:
     if outcome.failed:
         warn(f"{len(outcome.failed)} of {outcome.runs} runs failed; their logs are in {out}")
         return 1
+    if outcome.done:
+        results = shlex.quote(str(out))
+        print(f"runs: {out}; next: mecam report {results}, mecam table {results} --spread interval", file=sys.stderr)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -111,6 +112,8 @@ def _train(request: Request, *, device: str, dry_run: bool, tensorboard: bool, q
     if first:
         _print_accuracy(folder, recipe, data)
         print(folder.path)
+        if not quiet:
+            print(_last_line(folder, recipe, out), file=sys.stderr)
     return 0
 
 
@@ -131,6 +134,15 @@ def _print_accuracy(folder: RunFolder, recipe: Recipe, data: DomainSet) -> None:
             f"the accuracy is about the share of the most frequent class, {name} ({100 * share:.1f} % of "
             f"{recipe.target}); see --balanced and --class-weights"
         )
+
+
+def _last_line(folder: RunFolder, recipe: Recipe, out: Path) -> str:
+    """Return the accuracy on held-out images of the sources, and commands to type next."""
+    from mecam.splits import summarize
+
+    accuracy, model = summarize(folder.read_result()["splits"], recipe.target).validation, shlex.quote(str(out))
+    held_out = "" if accuracy is None else f"accuracy on held-out images of the sources: {100 * accuracy:.1f} %; "
+    return f"{held_out}next: mecam predict {model} PHOTO.jpg, mecam report {model}"
 
 
 def _check_alone(out: Path, recipe: Recipe | None) -> None:

@@ -42,6 +42,7 @@ from mecam.serving import Confidence, ExportError, export, load_model
 from mecam.storage.checksums import digest, seal
 from mecam.training import train
 from mecam.training.features import has_features
+from mecam.training.loop import FINAL as FINAL_EVALUATION
 from mecam.training.machine import Machine, find_machine
 from mecam.training.speed import images_per_second, seconds_per_step
 
@@ -159,6 +160,8 @@ class _Fit:
         """Run or resume a recipe in a folder of the fit."""
 
         def show(event: Event) -> None:
+            if event.task == FINAL_EVALUATION:  # the end of the run says it
+                return
             if event.task == "step":
                 event = replace(event, task=name, text="" if event.loss is None else f"loss {event.loss:.3f}")
             self.progress(event)

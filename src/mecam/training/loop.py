@@ -30,10 +30,11 @@ from mecam.training.run import Run
 from mecam.training.sizing import Length, decided
 from mecam.training.state import load_state_dict, state_dict
 from mecam.training.step import start_tracking, train_step
-from mecam.training.watch import watching
+from mecam.training.watch import accuracies, watching
 
 SAVE_EVERY = 60.0  # least seconds between checkpoints: one of a large network takes seconds
 LISTEN_EVERY = 10  # steps between exchanges of received signals among processes
+FINAL = "final evaluation"  # the task of its events
 Warn = Callable[[Warning], None]
 
 
@@ -162,7 +163,10 @@ def _take_steps(
         if number := _signal(signals, step):
             _save(run, folder, step)
             raise Interrupted(number, step)
+    everything = sum(map(len, run.splits.values()))
+    progress(Event(FINAL, text=f"the selected weights, on {everything:,} images"))
     result = finish(run)
+    progress(Event(FINAL, text=accuracies(result.metrics, run.recipe), kind="done"))
     if writes:
         folder.write_model(result.weights, result.facts)
         folder.write_predictions(result.predictions)

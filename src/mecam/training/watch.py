@@ -21,17 +21,15 @@ def accuracies(record: Mapping[str, Any], recipe: Recipe) -> str:
 
 
 def description(recipe: Recipe, sources: int, pace: Pace | None = None) -> Callable[[Event], str]:
-    """Return a function that describes steps: loss, accuracies of the last evaluation, images per second."""
-    last, pace = "", pace or Pace()
+    """Return a function that describes steps: loss, accuracies of an evaluation, images per second."""
+    pace = pace or Pace()
 
     def describe(event: Event) -> str:
-        nonlocal last
-        if event.record is not None:
-            last = accuracies(event.record, recipe)
         seconds = pace(event)
         loss = "" if event.loss is None else f"loss {event.loss:.3f}"
+        evaluated = "" if event.record is None else accuracies(event.record, recipe)
         speed = "" if seconds is None else f"{sources * recipe.batch / seconds:,.0f} images/s"
-        return ", ".join(filter(None, (loss, last, speed)))
+        return ", ".join(filter(None, (loss, evaluated, speed)))
 
     return describe
 
@@ -48,11 +46,11 @@ def watching(
         def lines(event: Event) -> bool:
             return event.record is not None if event.task == "step" else tenths(event)
 
-        show = stack.enter_context(shown(quiet=quiet, lines=lines))
+        show = stack.enter_context(shown(quiet=quiet, lines=lines, above=lambda event: event.record is not None))
         describe = description(recipe, sources)
 
         def progress(event: Event) -> None:
-            if event.task != "step":  # features of a frozen backbone
+            if event.task != "step":  # features of a frozen backbone, the final evaluation
                 show(event)
                 return
             if write is not None:
