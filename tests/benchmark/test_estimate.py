@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from mecam.benchmark import estimate
-from mecam.benchmark.records_file import add_timing
 from mecam.data.domains import DomainSet
 from mecam.recipe import Recipe
+from mecam.runs.timing import add_timing
 from mecam.training.machine import Machine
 from mecam.training.speed import Cost
 from tests.benchmark.folders import write_run
