@@ -72,7 +72,7 @@ def test_a_domain_that_is_a_copy_of_another(root: Path, tmp_path: Path, mode: st
 
 
 @pytest.mark.parametrize("change", ["jpeg", "half", "bright"])
-def test_a_changed_copy_looks_alike(root: Path, change: str) -> None:
+def test_a_changed_copy_looks_alike(root: Path, tmp_path: Path, change: str) -> None:
     with Image.open(root / "lab/cat/0.png") as image:
         if change == "jpeg":
             image.save(root / "home/cat/new.jpg", quality=60)
@@ -84,6 +84,7 @@ def test_a_changed_copy_looks_alike(root: Path, change: str) -> None:
     (pair,) = duplicates.alike
     assert {Path(name).parts[0] for name in pair} == {"home", "lab"}
     assert (duplicates.across_domains, duplicates.problems()) == ((), [])
+    assert pictures_of(pack(root, tmp_path / "store"), looks=True).duplicates() == duplicates
     (note,) = duplicates.notes()
     assert note.startswith("nearly the same image in another domain or class: 'home/cat/new.")
     assert Inventory(scan(root), (), duplicates).fine, "a likeness may be a chance"

@@ -133,7 +133,11 @@ def inspect(
             picture = reader.read(image)
         except Unreadable as error:
             return Skipped(reader.names[image], str(error))
-        return image, picture.digest, look(np.frombuffer(picture.content, np.uint8).reshape(3, *reader.size))
+        return (
+            image,
+            picture.digest,
+            look(np.frombuffer(picture.content, np.uint8).reshape(3, *reader.image_sizes[image])),
+        )
 
     problems: list[Skipped] = []
     seen: list[tuple[int, bytes, NDArray[np.uint8]]] = []
@@ -208,8 +212,8 @@ class _Reader:
         common = [_common_size(folder.root, files, side, threads, report) for files in folder.files]
         self.sizes = tuple(size or (side, side) for size in common)
         self.size = self.sizes[0] if len(set(self.sizes)) == 1 else (side, side)
-        self._sizes = [size for size, files in zip(self.sizes, folder.files, strict=True) for _ in files]
-        self._pixel_bytes = np.array([3 * height * width for height, width in self._sizes])
+        self.image_sizes = [size for size, files in zip(self.sizes, folder.files, strict=True) for _ in files]
+        self._pixel_bytes = np.array([3 * height * width for height, width in self.image_sizes])
         if mode == "auto":
             mode = "decoded" if self._pixel_bytes.sum() <= pixel_limit else "encoded"
         self.mode: Mode = mode
@@ -244,7 +248,7 @@ class _Reader:
         try:
             height, width = _measure(file, 0) or (0, 0)
             with self._room.taken(height * width):
-                return resample(file, name=self.names[image], size=self._sizes[image])
+                return resample(file, name=self.names[image], size=self.image_sizes[image])
         except DataError as error:
             self._require_unchanged(image, file)
             raise Unreadable(str(error)) from error
