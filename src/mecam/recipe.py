@@ -22,6 +22,7 @@ from mecam import profiles
 from mecam.near import hint, plain
 from mecam.preprocessing import IMAGE_SIZES, Resize
 from mecam.profiles import RecipeError as RecipeError
+from mecam.run_ids import TODAY, renamed, run_id
 
 Selection = Literal["validation", "last", "oracle"]
 Schedule = Literal["constant", "cosine", "linear", "inverse_sqrt"]
@@ -60,12 +61,6 @@ DECIDING = (
     *("method_settings", "optimizer_settings"),
 )
 FISH_OUTER = {"momentum": 0.0, "weight_decay": 0.0}  # Fish's outer step
-STORED = {"capture": "record"}  # entries by their names in older files and in the digests of run ids
-TODAY = {old: new for new, old in STORED.items()}
-# values of entries that were switches; the digests have them, and older files
-SWITCHES: dict[str, dict[bool, str]] = {"augment": {True: "protocol", False: "none"}}
-LETTERS = r"A-Za-z0-9_\x80-\U0010ffff"  # kept in run ids; of a character class
-FILE_NAME_BYTES = 200  # a file name has at most 255, and a run has files named after it
 # entries by the plain names that they have elsewhere
 ELSEWHERE = {"learningrate": "lr", "batchsize": "batch", "iterations": "steps", "model": "backbone", "dataset": "data"}
 TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", dict: "a table"}
@@ -150,7 +145,7 @@ class Recipe:
     if not TYPE_CHECKING:  # type checkers see the signature that dataclass makes
 
         def __init__(self, *, profile: str | None = None, **values: Any) -> None:
-            values = _renamed(values)
+            values = renamed(values)
             for name, value in {"profile": profile, **values}.items():
                 _check(name, value)
             if profile is not None or len(values) < len(fields(self)):
@@ -169,7 +164,7 @@ class Recipe:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Recipe:
         """Load a stored recipe as it is. Entries that it lacks were added later and take the baseline's values."""
-        values = _renamed(values)
+        values = renamed(values)
         unknown = sorted(set(values) - set(baseline()))
         if unknown:
             raise RecipeError(f"the recipe has entries of another version of mecam ({', '.join(unknown)})")
@@ -194,17 +189,7 @@ class Recipe:
 
         An entry that a later version adds does not rename the runs that do without it.
         """
-        import hashlib
-        import json
-
-        plain = baseline()
-        departures = {STORED.get(k, k): _digested(k, v) for k, v in self.to_dict().items() if v != plain[k]}
-        digest = hashlib.sha256(json.dumps(departures, sort_keys=True).encode()).hexdigest()[:10]
-        data = re.sub(rf"[^{LETTERS}]+", "-", _printable(Path(self.data).name))
-        parts = (data, self.target or "all", self.method, self.optimizer, self.averaging, f"seed{self.seed}", digest)
-        name = "-".join(re.sub(rf"[^{LETTERS}-]+", "-", _printable(part)) for part in parts)
-        too_long = not name.isascii() and len(name.encode()) > FILE_NAME_BYTES
-        return re.sub(r"[^A-Za-z0-9_-]+", "-", name) if too_long else name
+        return run_id(self.to_dict(), baseline())
 
 
 def baseline() -> dict[str, Any]:
@@ -280,20 +265,6 @@ def recipe_of(run: Path | str) -> Recipe:
         raise RunError(f"{folder.run_file} cannot be used: {error}") from error
 
 
-def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values under today's names, and by today's words."""
-    named = {TODAY.get(name, name): value for name, value in values.items()}
-    return {
-        name: SWITCHES[name][value] if isinstance(value, bool) and name in SWITCHES else value
-        for name, value in named.items()
-    }
-
-
-def _digested(name: str, value: Any) -> Any:
-    """Return the value of an entry as the digests of run ids have it."""
-    return next((old for old, new in SWITCHES.get(name, {}).items() if new == value), value)
-
-
 def _check(name: str, value: Any) -> None:
     """Refuse a value of the wrong type or outside of its range."""
     kind, optional, choices = entry_kind(name)
@@ -339,13 +310,6 @@ def _with_defaults(values: dict[str, Any], profile: str | None) -> dict[str, Any
     if "lr" not in named and "lr" not in values:
         chosen["lr"] = defaults["lr"] * profiles.lr_ratio(chosen)
     return chosen
-
-
-def _printable(name: str) -> str:
-    """Return a name with a space in place of what cannot be printed: undecodable bytes, controls."""
-    from unicodedata import normalize
-
-    return "".join(letter if letter.isprintable() else " " for letter in normalize("NFC", name))
 
 
 def is_variant(recipe: Recipe) -> bool:
