@@ -52,3 +52,19 @@ def test_runs_that_were_timed_need_no_measurement(measured: list[str], tmp_path:
     again, head = Recipe(seed=1, **write), Recipe(seed=1, **write, trainable="head")
     times = estimate.seconds([again, head], tmp_path, "cpu")
     assert (times[again.run_id], measured) == (40.0, ["adam"]), "a head on features is another kind of run"
+
+
+def test_a_long_benchmark_suggests_what_is_cheaper(
+    measured: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimate, "open_data", lambda *_, **__: None)
+    runs = [Recipe(data="root", backbone="resnet8", target="a", seed=seed, steps=9000) for seed in (0, 1, 2)]
+    *_, summary, heading, head, seeds, steps, fit = estimate.forecast(runs, 0, tmp_path, "cpu")
+    assert summary == "3 runs to do, 0 done; 15:14:07 in sequence"
+    assert heading == "cheaper:"
+    assert head.startswith("  --trainable head ")
+    assert seeds.startswith("  --seeds 0 (one of 3 seeds)")
+    assert steps.startswith("  --batch 8 --steps 500 ")
+    assert fit.startswith("  mecam fit root --minutes 15 ")
+    assert estimate.forecast(runs[:1], 2, tmp_path, "cpu")[-1] == "1 runs to do, 2 done; 5:04:47 in sequence"
+    assert measured == ["adam", "adam"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,13 +16,13 @@ from mecam.benchmark.results import DAMAGE
 from mecam.data.open import open_data
 from mecam.optim.registry import find as find_optimizer
 from mecam.progress import clock
-from mecam.recipe import Recipe, recipe_of
+from mecam.recipe import Recipe, is_known, recipe_of
 from mecam.runs import RunError, RunFolder
 from mecam.runs.timing import read_timing
 from mecam.training.machine import find_machine
 from mecam.training.speed import Cost, cost_of
 
-LONG = 3.0  # seconds
+LONG, LONG_IN_ALL = 3.0, 36000.0  # seconds of a step, and of all runs
 Kind = tuple[object, ...]
 
 
@@ -115,7 +116,21 @@ def forecast(rest: Sequence[Recipe], done: int, out: Path, device: str) -> list[
     lines = [f"{name}  {clock(times[name]) if name in times else '–'}" for name in (r.run_id for r in rest)]
     total = f"{clock(sum(times.values()))} in sequence" if times or not rest else "time cannot be estimated"
     among_all = f", for {len(times)} of them" if reasons and times else ""
-    return [*lines, *reasons, f"{len(rest)} runs to do, {done} done; {total}{among_all}"]
+    summary = f"{len(rest)} runs to do, {done} done; {total}{among_all}"
+    return [*lines, *reasons, summary, *(_cheaper(rest) if sum(times.values()) > LONG_IN_ALL else ())]
+
+
+def _cheaper(recipes: Sequence[Recipe]) -> list[str]:
+    """Suggest what takes less time than these runs."""
+    seeds, folders = {recipe.seed for recipe in recipes}, {r.data for r in recipes if not is_known(r.data)}
+    ways = []
+    if any(recipe.trainable == "all" for recipe in recipes):
+        ways.append("--trainable head (heads on cached features of the frozen backbone)")
+    if len(seeds) > 1:
+        ways.append(f"--seeds {min(seeds)} (one of {len(seeds)} seeds)")
+    ways.append("--batch 8 --steps 500 (fewer and smaller steps)")
+    ways += [f"mecam fit {shlex.quote(data)} --minutes 15 (one model, and its expected accuracy)" for data in folders]
+    return ["cheaper:", *(f"  {way}" for way in ways[:4])]
 
 
 class _Timed(NamedTuple):
