@@ -210,7 +210,7 @@ def test_a_run_is_claimed_while_it_is_in_flight(tmp_path: Path) -> None:
                     pass
 
         run_missing([recipe], tmp_path, engine=RayEngine(), progress=watch)
-    assert kinds == ["elsewhere", "started", "progress", "progress", "progress", "done"]
+    assert (kinds[:2], {*kinds[2:-1]}, kinds[-1]) == (["elsewhere", "started"], {"progress"}, "done")
     with claim(folder):
         pass
 
