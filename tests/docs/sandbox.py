@@ -30,6 +30,7 @@ SMALL = {
     "bench": f"{TRAINING} --set pretrained=false",
     "fit": "--backbone lite0small --minutes 0.01 --device cpu --quiet",
     "curvature": "--images 8",
+    "soup": "--device cpu",
     "spectrum": "--images 8 --draws 2",
     "landscape": "--images 8 --steps 3",
 }

@@ -1,0 +1,142 @@
+"""Average the weights of several runs into one model: uniform soups as in DiWA (Rame et al., 2022), and greedy ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from mecam.averaging import Averaging
+from mecam.averaging._mean import WeightMean
+from mecam.recipe import Recipe, recipe_of
+from mecam.runs import RunError, RunFolder, claim
+from mecam.runs.find import find_runs
+from mecam.splits import Part, summarize
+from mecam.training.machine import find_machine
+from mecam.training.reopen import reopen
+from mecam.training.result import finish, metrics
+from mecam.training.run import Run
+
+Weights = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Soup:
+    """A model of averaged weights, and what it is made of."""
+
+    folder: RunFolder
+    accuracy: float | None  # on the target
+    members: Mapping[str, float | None]  # accuracy on the target of each run in the average, by run id
+    left_out: Sequence[str]  # ids of runs that a greedy soup leaves out
+
+
+class _Given(Averaging):
+    """Weights that are averaged already."""
+
+    name = "soup"
+
+    def __init__(self, weights: dict[str, Tensor]) -> None:
+        self.weights = weights
+
+    def final(self) -> dict[str, Tensor]:
+        return self.weights
+
+
+def soup(
+    paths: Iterable[os.PathLike[str] | str],
+    out: Path | str,
+    *,
+    target: str | None = None,
+    greedy: bool = False,
+    device: str = "auto",
+) -> Soup:
+    """Average the weights of finished runs with the same sources, evaluate them, and write them as a run.
+
+    The runs themselves are only read. They should start from the same pretrained weights: otherwise their average is
+    no better than chance. Batch-norm statistics are averaged with the weights.
+
+    Args:
+        paths: runs, or folders of runs such as the --out of `mecam bench`.
+        out: folder of the new run.
+        target: take the runs that leave out this domain.
+        greedy: start from the run with the best source validation, and add others in its order while the average gets
+            no worse. Takes runs of one seed, which hold out the same images.
+    """
+    folders = _members([folder for folder in find_runs(paths) if folder.is_done()], target)
+    folder, first = RunFolder(out), recipe_of(folders[0].path)
+    if folder.exists():
+        raise RunError(f"{folder.path} holds a run already; give another --out")
+    if greedy and len({recipe_of(each.path).seed for each in folders}) > 1:
+        raise RunError("a greedy soup takes runs of one seed, which hold out the same images; leave out --greedy")
+    run = Run(first, find_machine(device), reopen(folders[0].path, first))
+    own = run.trained.state_dict().keys()  # a head's model has its frozen backbone, too
+    weights = {each: {name: each.read_model()[0][name] for name in own} for each in folders}
+    chosen = _greedy(run, weights) if greedy else folders
+    run.averaging = _Given(_mean([weights[each] for each in chosen]))
+    result = finish(run)
+    ids = {each: str(each.read_run()["id"]) for each in folders}
+    with claim(folder.path):
+        environment = run.machine.describe()
+        folder.begin(first.to_dict(), environment, run_id=f"soup-{ids[folders[0]]}", fingerprints=run.fingerprints)
+        folder.write_model(result.weights, result.facts)
+        folder.write_predictions(result.predictions)
+        folder.finish({**result.metrics, "soup": [ids[each] for each in chosen]})
+    accuracies = {ids[each]: each.read_result()["target_accuracy"] for each in chosen}
+    return Soup(folder, result.metrics["target_accuracy"], accuracies, [ids[e] for e in folders if e not in chosen])
+
+
+def _members(folders: Sequence[RunFolder], target: str | None) -> list[RunFolder]:
+    """Return the runs that leave out this domain; refuse fewer than two, and runs that do not fit together."""
+    recipes = {folder: recipe_of(folder.path) for folder in folders}
+    targets = dict.fromkeys(recipe.target for recipe in recipes.values())
+    if target is None and len(targets) > 1:
+        names = ", ".join(map(str, targets))
+        raise RunError(f"the runs leave out different domains ({names}), so their sources differ; give --target")
+    members = [folder for folder in folders if target is None or recipes[folder].target == target]
+    if len(members) < 2:
+        raise RunError(f"a soup takes at least 2 finished runs, got {len(members)}")
+    first = members[0]
+    for other in members[1:]:
+        for what, of in (("network", _network), ("data", _data)):
+            if of(other, recipes[other]) != of(first, recipes[first]):
+                raise RunError(f"{other.path} has another {what} than {first.path}; give runs that share it")
+    return members
+
+
+def _network(folder: RunFolder, recipe: Recipe) -> object:
+    return folder.read_model()[1], recipe.trainable, recipe.weights, recipe.pretrained
+
+
+def _data(folder: RunFolder, recipe: Recipe) -> object:
+    return folder.read_result().get("data"), recipe.sources
+
+
+def _mean(several: Sequence[Weights]) -> dict[str, Tensor]:
+    mean = WeightMean()
+    for weights in several:
+        mean.add(weights)
+    return mean.weights()
+
+
+def _greedy(run: Run, weights: Mapping[RunFolder, Weights]) -> list[RunFolder]:
+    """Return the runs in the average of best source validation that adding one by one finds."""
+    held_out = {
+        split: indices
+        for split, indices in run.splits.items()
+        if split.part is Part.HELD_OUT and split.domain != run.recipe.target
+    }
+
+    def validation(members: Sequence[RunFolder]) -> float:
+        run.trained.load_state_dict(_mean([weights[each] for each in members]))
+        return summarize(metrics(run, held_out), run.recipe.target).validation or 0.0
+
+    alone = {folder: validation([folder]) for folder in weights}
+    first, *others = sorted(alone, key=lambda folder: -alone[folder])
+    chosen, best = [first], alone[first]
+    for other in others:
+        if (together := validation([*chosen, other])) >= best:
+            chosen, best = [*chosen, other], together
+    return chosen
