@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from mecam.methods._pair import Pair
 from mecam.methods.base import Batch, Setting
-from mecam.methods.mdsdi import MDSDI, Pair
+from mecam.methods.mdsdi import MDSDI
 from mecam.models.network import Network
 from mecam.models.registry import create
 from mecam.virtual import MixStyle
