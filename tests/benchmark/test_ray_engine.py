@@ -277,7 +277,7 @@ def test_a_node_with_another_mecam_refuses(tmp_path: Path) -> None:
     own = environment.source()
     # a recipe with another name there, and other code without effect on names
     for sender in (("shapes-art-0123456789", own), (recipe.run_id, "another")):
-        with pytest.raises(RuntimeError, match=f"source {own}.*source {sender[1]}.*Install the same on all nodes"):
+        with pytest.raises(RuntimeError, match=f"source {own}.*source {sender[1]}.*the same mecam on all nodes"):
             module._run(recipe, sender, tmp_path, "cpu", 1, None, None)
 
 

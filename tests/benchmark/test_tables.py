@@ -53,7 +53,8 @@ def test_balanced_accuracy_stands_beside_the_accuracy_where_they_differ(tmp_path
     assert "Column balanced: the average of the mean accuracy over classes." in text
     head, line = (line.split() for line in text.splitlines()[-2:])
     assert (head, line[-3:]) == (["art", "photo", "average", "balanced", "rank", "runs"], ["57.5", "1.0", "4"])
-    guess = "2 runs name little more than the most frequent class: their balanced accuracy is about that of guessing ("
+    guess = "2 runs predict little more than the most frequent class: their balanced accuracy is about that of "
+    guess += "guessing ("
     assert guess.replace("2", "1") in problems[-1]
     assert "80.0 %, balanced 50.0 %). See --balanced" in problems[-1]
     (balanced,) = rows(read(tmp_path, accuracy="balanced")[0])

@@ -101,7 +101,7 @@ def test_long_lists_are_cut() -> None:
     lines = Duplicates(across_domains=groups, compared=False).problems()
     assert (len(lines), lines[-1]) == (21, "and 10 more like these")
     (note,) = Duplicates(compared=False).notes()
-    assert note == "images that look the same are not searched for beyond 50,000 images"
+    assert note == "more than 50,000 images: not searched for images that look alike"
 
 
 def test_all_pairs_are_compared() -> None:

@@ -142,7 +142,7 @@ class TestLayouts:
 
         store = pack(make_folder(tmp_path / "data"), tmp_path / "store")
         with pytest.raises(
-            DataError, match=r"is for folders of images: .*store is a store, which has its domains; give this to"
+            DataError, match=r"is for folders of images: .*store is a store, whose domains are fixed; give this"
         ):
             open_data(store.path, **setting)  # type: ignore[arg-type]
         with pytest.raises(DataError, match="is for folders of images: the embedded data set"):

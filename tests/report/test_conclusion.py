@@ -44,7 +44,7 @@ def test_the_best_row_with_its_interval_cost_and_command(tmp_path: Path) -> None
         "It is the best of 2 combinations by this number, so the number is optimistic.",
         f"Minus adam: +6.0 points, {paired}",
         "Cost: 2:30 per run, 2.5 times adam.",
-        "Cheaper, and not told apart from it: adam, 1:00 per run.",
+        "Cheaper, with an interval that includes 0: adam, 1:00 per run.",
     ]
     assert found.command.endswith(" --out model")
     trained = parsed(found.command)

@@ -76,7 +76,7 @@ def test_a_budget_that_is_too_short_is_refused_with_one_that_is_enough(data: Sha
         size(Length(recipe, 1, frozenset({"batch"})), machine, data)
     assert size(Length(recipe, 2, frozenset({"batch"})), machine, data).recipe.steps >= 10
     for minutes in (0.0, -1.0, float("inf"), float("nan")):
-        with pytest.raises(RecipeError, match="it must be positive, and finite"):
+        with pytest.raises(RecipeError, match="it must be positive and finite"):
             Length(recipe, minutes, frozenset())
     with pytest.raises(RecipeError, match="minutes sets the steps; leave out one of minutes and steps"):
         Length(recipe, 1, frozenset({"steps"}))

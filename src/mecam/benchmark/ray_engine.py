@@ -258,9 +258,8 @@ def _run(
     run_id = recipe.run_id
     if (run_id, environment.source()) != sender:
         raise RuntimeError(
-            f"the mecam on the node {ray.util.get_node_ip_address()}, version {__version__}, source "
-            f"{environment.source()}, is another than the one that sent {sender[0]}, source {sender[1]}. Install the "
-            "same on all nodes"
+            f"node {ray.util.get_node_ip_address()} has mecam {__version__}, source "
+            f"{environment.source()}; {sender[0]} was sent by source {sender[1]}. Install the same mecam on all nodes"
         )
     data = None if parcel is None else parcel.open()
     if parcel is not None and data is None:

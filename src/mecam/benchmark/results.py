@@ -132,7 +132,7 @@ def _of_record(path: Path, record: Record, half: bool) -> Result:
     """Return the result of a finished run; its accuracy is that of the second half of its evaluations if `half`."""
     recipe, result = Recipe.from_dict(record.recipe), record.result
     if any(math.isnan(metrics.get("loss", 0)) for metrics in result["splits"].values()):
-        raise ValueError("outputs of its network are not finite (NaN or infinity), so its accuracies mean nothing")
+        raise ValueError("outputs of its network are not finite (NaN or infinity), so its accuracies are not valid")
     accuracy: Any = records_file.second_half(record.evaluations) if half else result["target_accuracy"]
     return Result(
         path,
@@ -214,7 +214,7 @@ def changed_data(results: Sequence[Result]) -> list[str]:
 
 
 def guesses(results: Iterable[Result]) -> list[str]:
-    """Return a note on the runs that name little more than the most frequent class, if there are some."""
+    """Return a note on the runs that predict little more than the most frequent class, if there are some."""
     runs = [
         run
         for run in results
@@ -229,7 +229,7 @@ def guesses(results: Iterable[Result]) -> list[str]:
     named = ", ".join(f"{run.path.name}: {run.accuracy:.1f} %, balanced {run.balanced:.1f} %" for run in runs[:NAMED])
     more = f" and {len(runs) - NAMED} more" if len(runs) > NAMED else ""
     return [
-        f"{len(runs)} runs name little more than the most frequent class: their balanced accuracy is about that of "
+        f"{len(runs)} runs predict little more than the most frequent class: their balanced accuracy is about that of "
         f"guessing ({named}{more}). See --balanced and --class-weights"
     ]
 

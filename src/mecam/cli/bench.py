@@ -34,7 +34,7 @@ def bench(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Set any recipe entry; a list sweeps it: --set lr=[1e-5,3e-5]")
     ] = None,
-    small: Annotated[bool, typer.Option("--small", help="Run its small version on the embedded data set.")] = False,
+    small: Annotated[bool, typer.Option("--small", help="Run the experiment's small version.")] = False,
     draws: Annotated[int, typer.Option(help="Random hyperparameter draws per run; the first is the defaults.")] = 1,
     grid: Annotated[
         str,
@@ -143,7 +143,7 @@ def table(
         str,
         typer.Option(
             help="Accuracy of a run: selected (weights), balanced (their mean over classes) or second-half (mean of "
-            "the evaluations in that of training)."
+            "the evaluations in the second half of training)."
         ),
     ] = "selected",
     experiment: Annotated[Path | None, typer.Option(help="Show only the runs of this TOML experiment.")] = None,

@@ -20,14 +20,14 @@ def soup(
     out: Annotated[Path, typer.Option(help="Folder for the model.")] = Path("soup"),
     target: Annotated[str | None, typer.Option(help="Take the runs that leave out this domain.")] = None,
     greedy: Annotated[
-        bool, typer.Option("--greedy", help="Add a run only if source validation gets no worse; runs of one seed.")
+        bool, typer.Option("--greedy", help="Add a run only if source validation does not drop; runs of one seed.")
     ] = False,
     device: Device = "auto",
 ) -> None:
     """Average the weights of several finished runs into one model.
 
-    The runs are only read, and share network, data and initial weights. The model is a run: mecam predict, evaluate and
-    export take it.
+    The runs must share network, data and initial weights, and are not changed. The model is a run: mecam predict,
+    evaluate, export and report take it.
     """
     from mecam.benchmark.soup import soup
 

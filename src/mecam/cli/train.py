@@ -42,7 +42,7 @@ def train(
     ] = None,
     out: Out = Path("runs"),
     minutes: Annotated[
-        float | None, typer.Option(help="Time budget: sets the steps to those that fit, measured here at the start.")
+        float | None, typer.Option(help="Time budget: sets the steps to those that fit, by a measurement.")
     ] = None,
     device: Device = "auto",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the run and its estimated time.")] = False,

@@ -41,7 +41,7 @@ class Duplicates:
     def notes(self, most: int = 20) -> list[str]:
         """Return a sentence for each pair that looks the same."""
         lines = [f"nearly the same image in another domain or class: {listed(names)}" for names in self.alike]
-        skipped = [] if self.compared else [f"images that look the same are not searched for beyond {MOST:,} images"]
+        skipped = [] if self.compared else [f"more than {MOST:,} images: not searched for images that look alike"]
         return [*_first(lines, most), *skipped]
 
 

@@ -55,11 +55,11 @@ def open_data(
     cache = cache_folder() if cache is None else Path(cache)
     given = {"layout": layout, "domain_from": domain_from}
     if str(name_or_path) == SHAPES:
-        _refuse(given, "the embedded data set has its domains; leave it out")
+        _refuse(given, "the embedded data set has fixed domains; leave this option out")
         return _shapes(cache)
     path, name = _find(name_or_path, root)
     if is_store(path):
-        _refuse(given, f"{path} is a store, which has its domains; give this to mecam data pack")
+        _refuse(given, f"{path} is a store, whose domains are fixed; give this option to mecam data pack")
         return Store(path)
     images = scan(path, layout=layout, domain_from=domain_from, missing_classes=missing_classes)
     if scanned is not None:

@@ -68,7 +68,7 @@ def conclude(table: Sequence[Row], seconds: Seconds) -> Conclusion:
     cheaper = [row for row in others if seconds.get(row.key, 0) < 0.8 * seconds.get(best.key, 0) and _ties(best, row)]
     if cheaper:
         row = min(cheaper, key=lambda row: seconds[row.key])
-        lines.append(f"Cheaper, and not told apart from it: {row.key.label}, {clock(seconds[row.key])} per run.")
+        lines.append(f"Cheaper, with an interval that includes 0: {row.key.label}, {clock(seconds[row.key])} per run.")
     recipe = best.results[0].recipe
     selection = "validation" if recipe.selection == "oracle" else recipe.selection
     final = replace(recipe, target=None, seed=min(run.recipe.seed for run in best.results), selection=selection)

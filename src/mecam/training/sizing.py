@@ -56,7 +56,7 @@ class Length:
 
     def __post_init__(self) -> None:
         if self.minutes is not None and not (self.minutes > 0 and math.isfinite(self.minutes)):
-            raise RecipeError(f"minutes={self.minutes:g} is not allowed; it must be positive, and finite")
+            raise RecipeError(f"minutes={self.minutes:g} is not allowed; it must be positive and finite")
         if self.minutes is not None and "steps" in self.given:
             raise RecipeError("minutes sets the steps; leave out one of minutes and steps")
 
