@@ -48,6 +48,8 @@ FROM_SCRATCH = {
     "irm": {"lam": 1.0},
     "fishr": {"lam": 100.0},
     "iga": {"lam": 1.0},
+    "cad": {"lam": 0.001},
+    "condcad": {"lam": 0.001},
     "iberm": {"lam": 1.0},
     "ibirm": {"lam": 1.0, "ib_lam": 1.0},
 }
