@@ -8,6 +8,7 @@ from mecam.benchmark.experiment import plan_runs
 from mecam.data.domains import DataError
 from mecam.data.shapes import shapes
 from mecam.recipe import Recipe, RecipeError
+from mecam.serving.model import load_model
 from mecam.training import train
 from mecam.training.machine import find_machine
 from mecam.training.run import Run
@@ -25,6 +26,13 @@ def test_a_run_sees_its_sources_and_its_target_alone(tmp_path: Path) -> None:
     assert set(result["splits"]) == {
         f"{domain} {part}" for domain in ("photo", "art", "sketch") for part in ("in", "out")
     }
+
+
+def test_a_model_with_parameters_per_source_is_loaded(tmp_path: Path) -> None:
+    run = train(
+        Recipe(method="mdsdi", sources="photo,art", target="sketch", **SMALL), tmp_path, device="cpu", data=DATA
+    )
+    assert len(load_model(run.path).classes) == len(DATA.classes)
 
 
 def test_a_single_source() -> None:

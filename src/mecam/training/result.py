@@ -117,7 +117,7 @@ def facts(run: Run) -> dict[str, Any]:
         "backbone": recipe.backbone,
         "method": recipe.method,
         "method_settings": recipe.method_settings,
-        "domains": len(run.data.domains) - (recipe.target is not None),
+        "domains": len(run.feed.sources),
         "classes": list(run.data.classes),
         **network.preprocessing.to_dict(),
     }
