@@ -94,7 +94,7 @@ def test_a_resumed_optimizer_continues_the_count() -> None:
 
 def test_plan_tells_what_the_step_will_do() -> None:
     model, optimizer = build(every=3)
-    passes, planned = list[int](), list[bool]()
+    passes, planned = list[int](), list[object]()
     for _ in range(7):
         planned.append(optimizer.plan())
         optimizer.step(counted(optimizer, model, passes))

@@ -104,6 +104,34 @@ def test_a_graph_for_each_kind_of_step(made: list[Graph]) -> None:
     assert sorted(graph.calls for graph in made) == [2, 4]
 
 
+@pytest.mark.parametrize("method", [SAM, LookSAM])
+def test_start_and_every_hold_over_replayed_and_eager_steps(
+    made: list[Graph], monkeypatch: pytest.MonkeyPatch, method: type[SharpnessAware]
+) -> None:
+    one, two = network(), network()
+    due = {"start": 3, "every": 2}
+    optimizer = method(one.parameters(), torch.optim.SGD, lr=0.1, model=one, nonfinite="skip", **due)
+
+    class Replayed(Graph):
+        def __call__(self, *inputs: Any) -> Any:
+            planned = optimizer._planned
+            result = super().__call__(*inputs)
+            optimizer._planned = planned  # a replay does not run `step`
+            return result
+
+    monkeypatch.setattr(graphs, "Captured", Replayed)
+    step, by = captured(optimizer, one), method(two.parameters(), torch.optim.SGD, lr=0.1, model=two, **due)
+    with warnings.catch_warnings(record=True) as reported:
+        warnings.simplefilter("always")
+        for x, y in batches(8, 8, 8, 8, 5, 8, 8, 8, 8):
+            step(x, y)
+            by_hand(two, by, x, y)
+    assert ["other shapes" in str(warning.message) for warning in reported] == [True]
+    # LookSAM adds nothing in steps before `start`
+    assert sorted(graph.calls for graph in made) == ([3, 5] if method is SAM else [1, 3, 4])
+    torch.testing.assert_close(one.state_dict(), two.state_dict(), rtol=0, atol=0)
+
+
 def test_other_shapes_run_eagerly_and_are_reported_once(made: list[Graph]) -> None:
     one, two = network(), network()
     step = captured(SAM(one.parameters(), torch.optim.SGD, lr=0.1, model=one, nonfinite="skip"), one)

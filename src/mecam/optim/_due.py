@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 from torch import Tensor
@@ -44,8 +45,8 @@ class Due(Wrapper):
         due: bool = step >= self.start and (step - self.start) % self.every == 0
         return due
 
-    def plan(self) -> bool:
-        """Decide and return whether the next step is due. Steps of one kind can share a CUDA graph.
+    def plan(self) -> Hashable:
+        """Decide whether the next step is due, and return its kind. Steps of one kind can share a CUDA graph.
 
         Call it before each step to replay graphs; otherwise `step` calls it.
         """

@@ -17,7 +17,7 @@ from mecam.optim._options import outside
 from mecam.optim._update import counts_on_device
 from mecam.optim.sharpness import SharpnessAware
 
-COUNTERS = ("taken", "skipped")  # of a sharpness-aware optimizer; counted on the device in captured steps
+COUNTERS = ("taken", "skipped", "begun")  # of a sharpness-aware optimizer, which no graph reads
 
 
 class Captured:
@@ -118,12 +118,14 @@ class CapturedStep:
 
     def __call__(self, *inputs: Any) -> Tensor:
         """Take a step on these inputs; return the loss at the current weights."""
+        # also for eager steps: a replay leaves its plan
+        kind = self.optimizer.plan() if isinstance(self.optimizer, SharpnessAware) else None
         if self.reason is not None or not self._fits(inputs):
             return self._eager(*inputs)
-        kind = self.optimizer.plan() if isinstance(self.optimizer, SharpnessAware) else None
         first = kind not in self._graphs
         if first:
             self._graphs[kind] = Captured(self._eager)
+        planned = getattr(self.optimizer, "_planned", None)
         skipped = int(self.optimizer.skipped) if first and isinstance(self.optimizer, SharpnessAware) else 0
         try:
             loss: Tensor = self._graphs[kind](*inputs)
@@ -135,6 +137,7 @@ class CapturedStep:
                 raise
             if isinstance(self.optimizer, SharpnessAware):
                 self.optimizer._running = None  # nothing ran on the device: there is nothing to restore
+                self.optimizer._planned = planned
             message = str(error).partition("\n")[0]
             self.reason = f"the step cannot be captured as a CUDA graph ({message})"
             self._warn(self.reason)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from mecam.hyperparameters import Choice, Hyperparameter
 from mecam.optim._options import radius
 from mecam.optim._passes import GradAt
@@ -32,6 +34,10 @@ class LookSAM(SharpnessAware):
 
     def is_due(self) -> bool:
         return super().is_due() and (self.kept("v") is None or int(self.first("taken")) % self.first("k") == 0)
+
+    def plan(self) -> Hashable:
+        due = super().plan()
+        return due if due or self.kept("v") is not None else "before start"  # nothing is added yet
 
     def gradient(self, grad_at: GradAt) -> Vector:
         (rho,) = self.values("rho")
