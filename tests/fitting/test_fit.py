@@ -228,6 +228,19 @@ def test_a_folder_with_something_else_is_refused(
         mecam.fit(images, out=run, **SMALL)
     with pytest.raises(DataError, match="there is no folder"):
         mecam.fit(tmp_path / "none", out=tmp_path / "model", **SMALL)
+    assert not (tmp_path / "model").exists()
+
+
+def test_data_that_changed_is_refused(whole: tuple[Path, Verdict, list[str]], images: Path, tmp_path: Path) -> None:
+    before = (whole[0] / "fit.json").read_bytes()
+    file = images / DOMAINS[0] / CLASSES[0] / "0.jpg"
+    file.rename(tmp_path / "0.jpg")
+    try:
+        with pytest.raises(RunError, match=r"holds a fit on other images or labels: .*; give another"):
+            mecam.fit(images, out=whole[0], **SMALL)
+    finally:
+        (tmp_path / "0.jpg").rename(file)
+    assert (whole[0] / "fit.json").read_bytes() == before
 
 
 def test_an_image_that_cannot_be_read_is_named_or_skipped(tmp_path: Path) -> None:

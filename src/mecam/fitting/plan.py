@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ class Plan:
     allow_missing_classes: bool = False
     minutes: float | None = None  # the budget as it was given
     tuning: dict[str, Any] | None = None  # recipe entries of fine-tuning; empty: not within the budget; None: undecided
+    fingerprint: str | None = None  # of the data; None: not opened yet
 
     def probe(self, target: str | None) -> Recipe:
         """Return the recipe of a head on frozen features."""
@@ -78,7 +79,10 @@ class Plan:
 
 
 def begin(out: Path, given: Plan) -> Plan:
-    """Return the plan in this folder, or the given one in an empty folder; refuse a folder with something else."""
+    """Return the plan in this folder, or the given one in an empty folder; refuse a folder with something else.
+
+    A data set that has changed since is something else, once it has been opened.
+    """
     there = Plan.read(out)
     if there is None:
         if (out / "run.json").exists():
@@ -88,7 +92,12 @@ def begin(out: Path, given: Plan) -> Plan:
         old, new = getattr(there, name), getattr(given, name)
         if old != new:
             raise RunError(f"{out} holds a fit with {name}={old}, and now it is {new}; give another --out")
-    return there if there.minutes == given.minutes else given  # another budget: fine-tuning is decided anew
+    if None not in (there.fingerprint, given.fingerprint) and there.fingerprint != given.fingerprint:
+        raise RunError(
+            f"{out} holds a fit on other images or labels: {given.data} has changed since; give another --out"
+        )
+    tuning = there.tuning if there.minutes == given.minutes else None  # another budget: fine-tuning is decided anew
+    return replace(given, tuning=tuning)
 
 
 def check_backbone(backbone: str, weights: str | None) -> None:

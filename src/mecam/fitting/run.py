@@ -93,11 +93,12 @@ def fit(
     reading = skip_unreadable, layout, domain_from, allow_missing_classes
     given = Plan(spelled(str(root)), backbone, weights, seed, *reading, minutes)
     begin(out, given)  # refuses another fit before the data is packed
-    with claim(out), showing(progress, lines=notes_and_tenths()) as show:
-        plan = begin(out, given)
-        data = _open(plan, show)
-        plan.write(out)
-        return _Fit(plan, out, data, machine, time.monotonic(), budget, show, warn).run()
+    with showing(progress, lines=notes_and_tenths()) as show:
+        data = _open(given, show)  # before the folder is made: it may be refused
+        with claim(out):
+            plan = begin(out, replace(given, fingerprint=data.fingerprint))
+            plan.write(out)
+            return _Fit(plan, out, data, machine, time.monotonic(), budget, show, warn).run()
 
 
 @dataclass(frozen=True)
