@@ -68,6 +68,20 @@ def test_the_probe_is_named_and_costs_are_relative_to_plain_fine_tuning(tmp_path
     assert not any(line.startswith("Cost") for line in found.lines)
 
 
+def test_rows_of_runs_without_a_time_are_not_called_cheaper(tmp_path: Path) -> None:
+    write_row(tmp_path, ADAM)
+    write_row(tmp_path, SAM, seconds=150.0, optimizer="sam")
+    [found] = read(tmp_path).conclusions
+    assert found.lines[-1] == "Cost: 2:30 per run."
+
+
+def test_a_large_factor_has_no_exponent(tmp_path: Path) -> None:
+    write_row(tmp_path, ADAM, seconds=1.0)
+    write_row(tmp_path, SAM, seconds=123.0, optimizer="sam")
+    [found] = read(tmp_path).conclusions
+    assert "Cost: 2:03 per run, 120 times adam." in found.lines
+
+
 def test_incomplete_rows_are_not_chosen(tmp_path: Path) -> None:
     write_row(tmp_path, [0.9, None, 0.9])
     [found] = read(tmp_path).conclusions

@@ -65,7 +65,8 @@ def conclude(table: Sequence[Row], seconds: Seconds) -> Conclusion:
         lines += [line for row in against if (line := _compared(best, row)) is not None]
     if best.key in seconds:
         lines.append(f"Cost: {clock(seconds[best.key])} per run{_relative(best, table, seconds)}.")
-    cheaper = [row for row in others if seconds.get(row.key, 0) < 0.8 * seconds.get(best.key, 0) and _ties(best, row)]
+    timed = [row for row in others if row.key in seconds]
+    cheaper = [row for row in timed if seconds[row.key] < 0.8 * seconds.get(best.key, 0) and _ties(best, row)]
     if cheaper:
         row = min(cheaper, key=lambda row: seconds[row.key])
         lines.append(f"Cheaper, with an interval that includes 0: {row.key.label}, {clock(seconds[row.key])} per run.")
@@ -110,4 +111,5 @@ def _relative(best: Row, table: Sequence[Row], seconds: Seconds) -> str:
     plain = baseline(table, seconds)
     if plain is None or plain.key == best.key:
         return ""
-    return f", {seconds[best.key] / seconds[plain.key]:.2g} times {plain.key.label}"
+    times = float(f"{seconds[best.key] / seconds[plain.key]:.2g}")
+    return f", {times:g} times {plain.key.label}"
