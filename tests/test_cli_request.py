@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+import mecam
 import mecam.training
 from mecam.cli import app
+from mecam.cli._request import Request
 from mecam.progress import Event
 from mecam.runs import RunFolder
 from mecam.training import sizing
@@ -135,6 +137,14 @@ def test_a_dry_run_prints_the_time_and_trains_nothing(words: list[str], images: 
         f"  {same} --steps 500 {other} {end}",
         "      about 16:49",
     ]
+
+
+def test_the_mecam_fit_that_is_suggested_reads_the_folder_in_the_same_way() -> None:
+    recipe = mecam.Recipe(data="my root", backbone="lite0", layout="class/domain", skip_unreadable=True)
+    suggested = "mecam fit 'my root' --minutes 15 --skip-unreadable --layout class/domain"
+    assert Request._fit(recipe) == suggested
+    other = mecam.Recipe(data="root", backbone="lite1", domain_from="exif:Model")
+    assert Request._fit(other) == "mecam fit root --minutes 15 --backbone lite1 --domain-from exif:Model"
 
 
 @pytest.mark.usefixtures("speed")

@@ -93,23 +93,32 @@ class Request:
 
     def _command(self, options: Mapping[str, Any]) -> str:
         """Return this command with other options."""
-        from mecam.recipe import option
-
         words = ["mecam", "train", *([] if self.file is None else [str(self.file)])]
-        for name, value in {**self.entries, **options}.items():
-            if isinstance(value, bool):
-                words.append(option(name if value else f"no_{name}"))
-            elif value is not None:
-                words += [option(name), str(value)]
+        words += _options({**self.entries, **options})
         for assignment in self.assignments:
             words += ["--set", assignment]
         return shlex.join([*words, "--out", str(self.out)])
 
     @staticmethod
     def _fit(recipe: Recipe) -> str:
-        backbone = [] if recipe.backbone == "lite0" else ["--backbone", recipe.backbone]
-        weights = [] if recipe.weights is None else ["--weights", recipe.weights]
-        return shlex.join(["mecam", "fit", recipe.data, "--minutes", "15", *backbone, *weights])
+        from mecam.data.open import READING
+
+        values = {name: getattr(recipe, name) for name in ("backbone", "weights", *READING)}
+        others = _options({name: value for name, value in values.items() if value not in (False, "lite0")})
+        return shlex.join(["mecam", "fit", recipe.data, "--minutes", "15", *others])
+
+
+def _options(entries: Mapping[str, Any]) -> list[str]:
+    """Return the options of these entries; None is left out."""
+    from mecam.recipe import option
+
+    words: list[str] = []
+    for name, value in entries.items():
+        if isinstance(value, bool):
+            words.append(option(name if value else f"no_{name}"))
+        elif value is not None:
+            words += [option(name), str(value)]
+    return words
 
 
 def _at_terminal() -> bool:
