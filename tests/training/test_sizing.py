@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+import mecam
 from mecam.data.domains import DomainSet
 from mecam.data.shapes import ShapesSet, shapes
-from mecam.recipe import Recipe, RecipeError
+from mecam.recipe import Recipe, RecipeError, recipe_of
 from mecam.runs import RunError
 from mecam.training import sizing
 from mecam.training.machine import Machine, find_machine
@@ -128,6 +129,14 @@ def test_cheaper_trainings_are_those_that_the_recipe_allows(
     assert [options for options, _ in cheaper] == expected
     if {"batch": 8, "steps": 500} in expected:
         assert cheaper[-1][1] == "about 8:39"  # 501 steps of a second, 6 evaluations and the last one
+
+
+@pytest.mark.usefixtures("speed")
+def test_entries_of_a_recipe_from_python_stay_as_they_are(tmp_path: Path, data: ShapesSet) -> None:
+    recipe = Recipe(backbone="resnet8", optimizer="adam", batch=16, steps=5000)
+    run = mecam.train(recipe, tmp_path, data=data, minutes=1)
+    assert recipe_of(run).batch == 16
+    assert recipe_of(run).steps < 20
 
 
 def test_what_was_decided_is_recalled_for_the_same_command(tmp_path: Path) -> None:

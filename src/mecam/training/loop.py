@@ -18,7 +18,7 @@ from mecam.data.domains import DomainSet, source_domains
 from mecam.data.notes import warn_about
 from mecam.data.open import open_data
 from mecam.progress import Event, Progress, showing, silent
-from mecam.recipe import Recipe, compose, names_in, recipe_of
+from mecam.recipe import Recipe, compose, departures, names_in, read, recipe_of
 from mecam.runs import RunFolder, claim, sessions
 from mecam.runs.timing import timed
 from mecam.training.build import check_start
@@ -71,6 +71,7 @@ def train(
     """
     if isinstance(data, (Path, str)):
         data, entries["data"] = None, str(data)
+    asked = recipe
     recipe = compose(recipe, entries) if entries or not isinstance(recipe, Recipe) else recipe
     if not RunFolder(Path(out) / recipe.run_id).exists():
         check_start(recipe)
@@ -78,7 +79,9 @@ def train(
         machine = find_machine(device, recipe.precision, deterministic=recipe.deterministic)
         with showing(progress if machine.writes else silent) as show:
             data = open_data(recipe.data, **recipe.reading, progress=show) if data is None else data
-        recipe = decided(Length(recipe, minutes, frozenset(entries)), Path(out), machine, data)
+        stated = {} if asked is None else departures(asked) if isinstance(asked, Recipe) else read(Path(asked))
+        given = frozenset(entries) | stated.keys() - {"steps"}  # steps of a recipe give way to minutes
+        recipe = decided(Length(recipe, minutes, given), Path(out), machine, data)
     return carry_out(recipe, out, data=data, device=device, progress=progress, warn=warn)
 
 
