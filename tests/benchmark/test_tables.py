@@ -5,13 +5,14 @@ import io
 import json
 import math
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from mecam.benchmark.render import FORMS, render
 from mecam.benchmark.render import table as text_of
 from mecam.benchmark.results import read
-from mecam.benchmark.tables import AVERAGE, difference, rank_averages, rows
+from mecam.benchmark.tables import AVERAGE, Select, difference, rank_averages, rows
 from tests.benchmark.folders import write_run
 
 
@@ -211,6 +212,16 @@ def test_a_row_that_lacks_a_target_has_no_rank_and_takes_none_away(tmp_path: Pat
     write_run(tmp_path, 0.9, optimizer="sam", target="photo")
     table = rows(read(tmp_path)[0])
     assert {key.label: rank for key, rank in rank_averages(table).items()} == {"adam": 2, "mecam": 1}
+
+
+def test_runs_on_other_sources_are_rows_of_their_own_and_say_so(tmp_path: Path) -> None:
+    write_run(tmp_path, 0.9, validation=0.4, sources="photo,sketch")
+    write_run(tmp_path, 0.6, validation=0.8)
+    write_run(tmp_path, 0.7, optimizer="mecam")
+    expected = {"adam (sources=photo,sketch)": 90, "adam (sources=all)": 60, "mecam (sources=all)": 70}
+    for select in get_args(Select):
+        found = {row.key.label: row.cells["art"].mean for row in rows(read(tmp_path)[0], select=select)}
+        assert found == pytest.approx(expected)
 
 
 def test_selection_never_reads_the_target(tmp_path: Path) -> None:

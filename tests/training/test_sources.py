@@ -47,6 +47,12 @@ def test_a_benchmark_leaves_out_each_domain_that_is_no_source() -> None:
     assert [(run.sources, run.target) for run in runs] == [("photo,art", "cartoon"), ("photo,art", "sketch")]
 
 
+def test_a_probe_trains_on_the_same_sources() -> None:
+    options = {"sources": "photo,art", "target": "sketch", "seeds": "0", "backbone": "lite0small"}
+    runs = plan_runs(None, options, (), probe=True)
+    assert {(run.trainable, run.sources) for run in runs} == {("all", "photo,art"), ("head", "photo,art")}
+
+
 def test_bad_sources_are_refused() -> None:
     with pytest.raises(RecipeError, match="target=photo is one of sources=photo,art; leave it out of one of them"):
         Recipe(sources="photo,art", target="photo")

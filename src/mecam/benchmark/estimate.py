@@ -86,7 +86,7 @@ def seconds(recipes: Sequence[Recipe], out: Path, device: str = "auto") -> dict[
     cached: set[Kind] = set()  # kinds of work whose features an earlier run computes
     times = {}
     for recipe in recipes:
-        kind, work = _kind(recipe), (recipe.data, recipe.backbone, recipe.batch, recipe.image_size, recipe.trainable)
+        kind, work = _kind(recipe), _work(recipe)
         if kind in timed:
             times[recipe.run_id] = timed[kind] * (recipe.steps + 1)
             continue
@@ -165,10 +165,12 @@ def _seconds(measurements: Mapping[str, Mapping[str, float]]) -> dict[str, float
 
 def _kind(recipe: Recipe) -> Kind:
     """Return what the time of a step depends on."""
-    return (
-        *(recipe.data, recipe.backbone, recipe.method, recipe.optimizer),
-        *(recipe.batch, recipe.image_size, recipe.trainable),
-    )
+    return recipe.method, recipe.optimizer, *_work(recipe)
+
+
+def _work(recipe: Recipe) -> Kind:
+    """Return what the time of a pass depends on."""
+    return recipe.data, recipe.sources, recipe.backbone, recipe.batch, recipe.image_size, recipe.trainable
 
 
 def _means(runs: Iterable[_Timed]) -> dict[Kind, float]:

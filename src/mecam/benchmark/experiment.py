@@ -136,15 +136,7 @@ def plan_runs(
 def _probes(recipes: Sequence[Recipe]) -> list[Recipe]:
     """Return the heads on frozen features that these runs are compared with; none without pretrained weights."""
     shared = (
-        "data",
-        "target",
-        "seed",
-        "backbone",
-        "weights",
-        "pretrained",
-        "image_size",
-        "resize",
-        "holdout",
+        *("data", "target", "sources", "seed", "backbone", "weights", "pretrained", "image_size", "resize", "holdout"),
         *READING,
     )
     probes: dict[str, Recipe] = {}

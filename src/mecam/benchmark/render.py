@@ -271,7 +271,7 @@ def _records(table: Sequence[Row], against: Mapping[str, Row], differing: Differ
     """Return a record per cell; rank and difference of a row are with its average."""
     ranks, records = rank_averages(table), []
     for row in table:
-        variants = [f"{row.key.method} variant" if row.key.method_variant else "", row.key.variant or row.chosen]
+        variants = [f"{row.key.method} variant" if row.key.method_variant else "", row.chosen or row.key.variant]
         for target, cell in row.cells.items():
             whole = target == AVERAGE
             record = {

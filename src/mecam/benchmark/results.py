@@ -63,7 +63,7 @@ class Result:
         for name, value in vars(self.recipe).items():
             if isinstance(value, dict):
                 flat |= {f"{name}.{setting}": chosen for setting, chosen in value.items()}
-            elif name not in ("data", "target", "method", "optimizer", "averaging", "seed"):
+            elif name not in ("data", "target", "sources", "method", "optimizer", "averaging", "seed"):
                 flat[name] = value
         return flat
 

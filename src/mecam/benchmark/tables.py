@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from mecam.benchmark.results import AVERAGE as AVERAGE
 from mecam.benchmark.results import Result
-from mecam.recipe import is_variant
+from mecam.recipe import is_variant, names_in
 
 Spread = Literal["stderr", "std", "interval"]
 Select = Literal["none", "shared", "target"]
@@ -192,7 +192,11 @@ def _cell(values: Sequence[float], runs: int, missing: int, spread: Callable[[Se
 
 
 def _variant_labels(results: Sequence[Result]) -> dict[Any, str]:
-    """Return for each result the settings in which the runs of its row differ: "rho=0.1"; "" where they do not."""
+    """Return for each result the settings in which the runs of its row differ: "rho=0.1"; "" where they do not.
+
+    Sources are named where runs on the same data differ in them, also in other rows.
+    """
+    sources = _sources(results)
     groups: dict[tuple[str, ...], list[tuple[Result, dict[str, Any]]]] = {}
     for result in results:
         recipe = result.recipe
@@ -207,8 +211,21 @@ def _variant_labels(results: Sequence[Result]) -> dict[Any, str]:
         for result, variant in group:
             settings = [f"{short[name]}={variant[name]}" for name in differing if name in variant]
             frozen = [result.recipe.trainable] if result.recipe.trainable != "all" else []
-            labels[result.path] = ", ".join([*frozen, *settings])
+            labels[result.path] = ", ".join([*frozen, *sources[result.path], *settings])
     return labels
+
+
+def _sources(results: Sequence[Result]) -> dict[Any, list[str]]:
+    """Return for each result what its row says of its sources."""
+    several: dict[str, set[str | None]] = {}
+    for result in results:
+        several.setdefault(result.data, set()).add(result.recipe.sources)
+    return {
+        result.path: [f"sources={','.join(names_in(result.recipe.sources)) or 'all'}"]
+        if len(several[result.data]) > 1
+        else []
+        for result in results
+    }
 
 
 def _order(key: Key) -> tuple[object, ...]:
@@ -226,10 +243,11 @@ def _number(text: str) -> float:
 
 
 def _selected(groups: Mapping[Key, Sequence[Result]], select: Select) -> dict[Key, Sequence[Result]]:
-    """Return one group of results for each row without its variants."""
+    """Return one group of results for each row without its variants; runs on other sources stay rows of their own."""
     merged: dict[Key, list[Sequence[Result]]] = {}
+    sources = _sources([result for results in groups.values() for result in results])
     for key, results in groups.items():
-        merged.setdefault(replace(key, variant=""), []).append(results)
+        merged.setdefault(replace(key, variant=", ".join(sources[results[0].path])), []).append(results)
     if select == "shared":
         return {key: max(variants, key=completeness_and_validation) for key, variants in merged.items()}
     chosen: dict[Key, Sequence[Result]] = {}
