@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from mecam.analysis.tracked import Record, panels, plot, read, summary
 from mecam.analysis.tracking import Tracker
-from mecam.optim import CRSAM, FSAM, SAM, LookSAM, MeCAM, SharpnessAware
+from mecam.optim import CRSAM, FSAM, MSAM, SAM, LookSAM, MeCAM, SharpnessAware
 from mecam.optim.registry import OPTIMIZERS
 from tests.analysis.nets import at, data, flat, network
 from tests.optim.test_frozen import Contrast, in_place, new_memory, through_data
@@ -196,8 +196,8 @@ def test_no_pass_is_added_but_the_one_asked_for_and_in_logged_steps_alone() -> N
     assert calls == {False: 14, True: 17}
 
 
-@pytest.mark.parametrize("name", [name for name, entry in OPTIMIZERS.items() if entry.sharpness_aware is not None])
-def test_every_sharpness_aware_optimizer_can_be_tracked(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name, entry in OPTIMIZERS.items() if entry.passes > 1])
+def test_every_optimizer_with_several_passes_can_be_tracked(name: str) -> None:
     kind = OPTIMIZERS[name].sharpness_aware
     assert kind is not None
     model = network()
@@ -397,5 +397,7 @@ def test_bad_requests() -> None:
     model = network()
     with pytest.raises(TypeError, match="SGD takes one pass"):
         Tracker(torch.optim.SGD(model.parameters()))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="MSAM takes one pass per step; tracking needs an optimizer with several"):
+        Tracker(MSAM(model.parameters(), torch.optim.SGD, lr=0.1))
     with pytest.raises(ValueError, match="every=0"):
         Tracker(SAM(model.parameters(), torch.optim.SGD, lr=0.1), every=0)

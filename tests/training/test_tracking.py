@@ -46,6 +46,8 @@ def test_what_costs_little_is_measured(data: ShapesSet, tmp_path: Path, track: i
     assert {record["minus_from"] for record in records} == {source}
 
 
-def test_a_plain_optimizer_has_nothing_to_track(data: ShapesSet, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="track=2 requires a sharpness-aware optimizer; adam takes one pass per step"):
-        train(Recipe(**{**VALUES, "optimizer": "adam", "track": 2}), tmp_path, device="cpu", data=data)
+@pytest.mark.parametrize("optimizer", ["adam", "msam"])
+def test_an_optimizer_with_one_pass_has_nothing_to_track(data: ShapesSet, tmp_path: Path, optimizer: str) -> None:
+    several = "track=2 requires an optimizer with several passes per step, such as sam; "
+    with pytest.raises(RecipeError, match=f"{several}{optimizer} takes one"):
+        train(Recipe(**{**VALUES, "optimizer": optimizer, "track": 2}), tmp_path, device="cpu", data=data)

@@ -51,7 +51,7 @@ class Tracker:
     """Step an optimizer and record every `every`-th step.
 
     Args:
-        optimizer: any sharpness-aware optimizer; its `track` is on in the recorded steps only.
+        optimizer: a sharpness-aware optimizer with several passes per step; its `track` is on in recorded steps only.
         every: steps from one record to the next.
         path: a file of JSON lines that records are added to; None keeps them in `records` alone.
         measure: spend a pass of the closure, in recorded steps, on f(θ−δ) where no pass of the optimizer gives it. The
@@ -69,9 +69,10 @@ class Tracker:
         measure: bool | None = None,
         extrapolate: bool = True,
     ) -> None:
-        if not isinstance(optimizer, SharpnessAware):
+        if not isinstance(optimizer, SharpnessAware) or optimizer.passes == 1:
             raise TypeError(
-                f"{type(optimizer).__name__} takes one pass per step; tracking needs a sharpness-aware optimizer"
+                f"{type(optimizer).__name__} takes one pass per step; tracking needs an optimizer with several, such "
+                "as SAM"
             )
         if every < 1:
             raise ValueError(f"every={every} is not allowed; it must be at least 1")

@@ -14,8 +14,8 @@ class MSAM(SharpnessAware):
 
         g ← ∇f(θ − ρ v/‖v‖);   v ← μ v + g
 
-    One pass, at perturbed weights from the second step on: `step` returns the loss there, and batch-norm statistics
-    are those of that pass. A parameter without a gradient in some step keeps its v.
+    One pass, at perturbed weights from the second step on: `step` returns the loss there, batch-norm statistics are
+    those of that pass, and `first_pass` is True in it. A parameter without a gradient in some step keeps its v.
     """
 
     passes = 1

@@ -49,7 +49,7 @@ class SharpnessAware(Due):
         nonfinite: what a NaN or infinite combined gradient does. "raise" an error, the weights as before; "skip" the
             step (decided on the device where the base optimizer allows it, and counted in `skipped`); "ignore".
         local_perturbation: under DDP, perturb each rank by its own gradient and all-reduce the combined gradient once.
-            What FSAM and LookSAM keep is then each rank's own: a checkpoint needs the state of all ranks.
+            What FSAM, LookSAM and MSAM keep is then each rank's own: a checkpoint needs the state of all ranks.
         stochastic_rounding: round weights kept in bfloat16 or float16 at random where they are perturbed, the same on
             every rank. Most perturbations are below their precision.
         track: fill `last` with the passes' losses, gradient norms and cosines.

@@ -180,9 +180,10 @@ def check(recipe: Recipe, method: Method, sources: int, held_out: int) -> None:
             f"holdout={recipe.holdout} leaves no source image to validate on; take more, or selection=last without "
             "swad and patience"
         )
-    if recipe.track and entry.sharpness_aware is None:
+    if recipe.track and entry.passes == 1:
         raise RecipeError(
-            f"track={recipe.track} requires a sharpness-aware optimizer; {recipe.optimizer} takes one pass per step"
+            f"track={recipe.track} requires an optimizer with several passes per step, such as sam; "
+            f"{recipe.optimizer} takes one"
         )
     if has_meta_pass(recipe.optimizer) and recipe.virtual != "none":
         _check_blocks(recipe, method, sources)
