@@ -61,6 +61,11 @@ def test_the_soup_is_a_model(results: Path, tmp_path: Path) -> None:
     assert made.accuracy == (stored["predicted"] == stored["label"]).double().mean().item()
 
 
+def test_a_soup_is_no_member_of_the_next_one(results: Path, tmp_path: Path) -> None:
+    first = soup([results], tmp_path / "first", device="cpu")
+    assert soup([results, tmp_path / "first"], tmp_path / "next", device="cpu").members == first.members
+
+
 def test_a_greedy_soup_is_no_worse_than_its_best_run(results: Path, tmp_path: Path) -> None:
     of_one_seed = [folder.path for folder in runs_in(results) if "seed0" in folder.path.name]
     made = soup(of_one_seed, tmp_path / "soup", greedy=True, device="cpu")

@@ -59,19 +59,21 @@ def soup(
     no better than chance. Batch-norm statistics are averaged with the weights.
 
     Args:
-        paths: runs, or folders of runs such as the --out of `mecam bench`.
+        paths: runs, or folders of runs such as the --out of `mecam bench`. Soups among them are left out.
         out: folder of the new run.
         target: take the runs that leave out this domain.
         greedy: start from the run with the best source validation, and add others in its order while the average gets
             no worse. Takes runs of one seed, which hold out the same images.
     """
-    folders = _members([folder for folder in find_runs(paths) if folder.is_done()], target)
+    done = [folder for folder in find_runs(paths) if folder.is_done()]
+    folders = _members([folder for folder in done if "soup" not in folder.read_result()], target)
     folder, first = RunFolder(out), recipe_of(folders[0].path)
     if folder.exists():
         raise RunError(f"{folder.path} holds a run already; give another --out")
     if greedy and len({recipe_of(each.path).seed for each in folders}) > 1:
         raise RunError("a greedy soup takes runs of one seed, which hold out the same images; leave out --greedy")
-    run = Run(first, find_machine(device), reopen(folders[0].path, first))
+    machine = find_machine(device, first.precision, deterministic=first.deterministic)
+    run = Run(first, machine, reopen(folders[0].path, first))
     own = run.trained.state_dict().keys()  # a head's model has its frozen backbone, too
     weights = {each: {name: each.read_model()[0][name] for name in own} for each in folders}
     chosen = _greedy(run, weights) if greedy else folders
