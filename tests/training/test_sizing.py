@@ -147,6 +147,9 @@ def test_what_was_decided_is_recalled_for_the_same_command(tmp_path: Path) -> No
     assert length.recall(out) == chosen
     for minutes, seed in ((20, 0), (None, 0), (10, 1)):
         assert Length(Recipe(data="root", seed=seed), minutes, frozenset({"data"})).recall(out) is None
+    other = Length(Recipe(data="root", seed=1), 10, frozenset({"data"}))  # another run in the same folder
+    other.keep(out, Recipe(data="root", seed=1, steps=66))
+    assert (length.recall(out), other.recall(out)) == (chosen, Recipe(data="root", seed=1, steps=66))
     (file := out / "train.json").write_text(file.read_text().replace("77", "78"))
     with pytest.raises(RunError, match=r"train\.json is damaged"):
         length.recall(out)

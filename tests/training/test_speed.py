@@ -7,6 +7,7 @@ import pytest
 from mecam.data.shapes import ShapesSet, shapes
 from mecam.recipe import Recipe
 from mecam.training import speed
+from mecam.training.footprint import memory_of_step
 from mecam.training.machine import find_machine
 from mecam.training.speed import Cost, cost_of
 
@@ -36,6 +37,12 @@ def test_warm_steps_are_timed_and_not_the_first_ones(data: ShapesSet, monkeypatc
     recipe = Recipe(target="sketch", steps=11, batch=2)
     assert speed.seconds_per_step(recipe, find_machine("cpu"), data) == 2.0
     assert taken == [5, 6, 7], "from the middle of the run, where all of a method is at work"
+
+
+def test_a_run_that_will_diverge_is_timed_and_reports_it_itself(data: ShapesSet) -> None:
+    recipe, machine = Recipe(target="sketch", steps=4, batch=2, optimizer="sgd", lr=1e30), find_machine("cpu")
+    assert cost_of(recipe, machine, data).step > 0
+    assert memory_of_step(recipe, machine, data)[1] > 0
 
 
 def test_evaluations_cost_by_their_images(data: ShapesSet) -> None:

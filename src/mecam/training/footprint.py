@@ -14,6 +14,7 @@ from mecam import methods
 from mecam.data.domains import DomainSet
 from mecam.recipe import Recipe
 from mecam.training.machine import Machine
+from mecam.training.nonfinite import BadStep
 from mecam.training.run import Run
 from mecam.training.step import train_step
 
@@ -29,7 +30,7 @@ def memory_of_step(recipe: Recipe, machine: Machine, data: DomainSet) -> tuple[f
     batch = max(2, methods.METHODS.find(recipe.method).images)
     run = Run(replace(recipe, batch=batch), machine, data)
     kept = _Kept(run.parameters)
-    with torch.autograd.graph.saved_tensors_hooks(kept.pack, _Saved.unpack):
+    with torch.autograd.graph.saved_tensors_hooks(kept.pack, _Saved.unpack), suppress(BadStep):
         train_step(run, recipe.steps // 2)
     weights = sum(parameter.nbytes for parameter in run.parameters)
     return COPIES * weights, OVERHEAD * kept.most / batch

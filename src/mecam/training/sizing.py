@@ -62,19 +62,24 @@ class Length:
 
     def recall(self, out: Path) -> Recipe | None:
         """Return the recipe that was decided for the same in this folder; None if there is none."""
-        if not (out / FILE).exists():
-            return None
-        kept = read_sealed(out / FILE, ("asked", "recipe"))
-        return Recipe.from_dict(kept["recipe"]) if kept["asked"] == self._asked() else None
+        asked = self._asked()
+        return next((Recipe.from_dict(one["recipe"]) for one in _kept(out) if one["asked"] == asked), None)
 
     def keep(self, out: Path, recipe: Recipe) -> None:
         """Keep what was decided."""
         out.mkdir(parents=True, exist_ok=True)
-        write_atomic(out / FILE, seal({"asked": self._asked(), "recipe": recipe.to_dict()}))
+        kept = [*_kept(out), {"asked": self._asked(), "recipe": recipe.to_dict()}]
+        write_atomic(out / FILE, seal({"decided": kept}))
 
     def _asked(self) -> dict[str, Any]:
         values = json.loads(json.dumps(self.recipe.to_dict()))
         return {"recipe": values, "minutes": self.minutes, "given": sorted(self.given)}
+
+
+def _kept(out: Path) -> list[dict[str, Any]]:
+    """Return what was decided in this folder, for each run."""
+    decided: list[dict[str, Any]] = read_sealed(out / FILE, ("decided",))["decided"] if (out / FILE).exists() else []
+    return decided
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 
@@ -18,6 +19,7 @@ from mecam.training.build import build_network
 from mecam.training.evaluate import BATCH, BATCH_ON_CPU
 from mecam.training.features import has_features
 from mecam.training.machine import Machine
+from mecam.training.nonfinite import BadStep
 from mecam.training.result import metrics, watched_splits
 from mecam.training.run import Run
 from mecam.training.step import train_step
@@ -82,8 +84,10 @@ def _seconds_per_step(run: Run) -> float:
     numbers = count(run.recipe.steps // 2)
 
     def step() -> None:
-        if (loss := train_step(run, min(next(numbers), run.recipe.steps))) is not None:
-            float(loss)  # waits for the device
+        with suppress(BadStep):  # the run itself reports it
+            loss = train_step(run, min(next(numbers), run.recipe.steps))
+            if loss is not None:
+                float(loss)  # waits for the device
 
     return _mean_seconds(step, run.machine)
 
