@@ -168,13 +168,16 @@ def test_the_verdict_is_on_top(browser: Any, opened: Page, tmp_path: Path) -> No
     assert sam.startswith("sam: 71.0 % on unseen domains, 95 % interval ")
     assert incomplete == "No combination has a finished run on every unseen domain yet."
     for target in ("a", "b"):
-        folder = write_run(tmp_path, 0.5, target=target, data="nowhere", domains=["a", "b"])
-        (folder.path / "timing.json").write_text(json.dumps({"seconds": 75, "steps": 10}))
+        for optimizer, accuracy, seconds in (("adam", 0.5, 75), ("sam", 0.4, 9000)):
+            common: dict[str, Any] = {"target": target, "data": "nowhere", "domains": ["a", "b"]}
+            folder = write_run(tmp_path, accuracy, optimizer=optimizer, **common)
+            (folder.path / "timing.json").write_text(json.dumps({"seconds": seconds, "steps": 10}))
     for page in visit(browser, write(tmp_path, tmp_path / "page.html")):
         assert page.tab.locator("main section").first.get_attribute("id") == "conclusion"
         assert "Cost: 1:15 per run." in page.texts("#verdicts li")
         assert page.texts("#verdicts pre")[0].endswith("--out model")
         assert "1:15" in page.texts("#board td.number .mean")
+        assert "120 × adam" in page.texts("#board td.number .runs")
         assert "50 % of the images of an unseen domain are scored" in page.tab.inner_text("#leaderboard-about")
 
 

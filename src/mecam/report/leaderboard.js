@@ -101,7 +101,7 @@ function boardLine(item, best) {
     if (column.kind === "name") return el("th", { scope: "row" }, el("div", { class: "who" }, el("label", { class: "tick-box" }, box, icon), open));
     if (column.kind === "time")
       return el("td", { class: "number" }, el("span", { class: "mean" }, item.seconds === null ? "–" : clock(item.seconds)),
-        item.cost ? el("span", { class: "runs" }, `${item.cost.times.toPrecision(2)} × ${item.cost.of}`) : null);
+        item.cost ? el("span", { class: "runs" }, `${Number(item.cost.times.toPrecision(2))} × ${item.cost.of}`) : null);
     if (column.kind === "number") return el("td", { class: "number" }, ["rank", "balanced"].includes(column.name) ? brief(column.key(item)) : String(column.key(item)));
     const cell = item.cells[column.place];
     const top = cell.mean !== null && cell.mean.toFixed(1) === best.get(column.place);
