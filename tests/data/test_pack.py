@@ -263,7 +263,7 @@ class TestUnreadableImages:
         message = str(caught.value)
         assert message.startswith("3 images of data cannot be read")
         assert all(name in message for name in ("art/dog/0001.png", "photo/cat/0002.png", "photo/cat/0001.png"))
-        assert "--skip-unreadable of mecam train, mecam bench and mecam data pack" in message
+        assert "--skip-unreadable of mecam fit, mecam train, mecam bench and mecam data pack" in message
         assert "whose store (its --out) is then given as --data" in message
         assert 'on_error="skip":\n' in message
         assert [line.split()[0] for line in message.splitlines()[1:]] == [

@@ -317,8 +317,8 @@ def _unreadable_error(name: str, images: Sequence[Skipped]) -> UnreadableError:
     many = "1 image" if len(images) == 1 else f"{len(images)} images"
     return UnreadableError(
         f"{many} of {name} cannot be read; replace or remove them, or leave them out: with --skip-unreadable of mecam "
-        "train, mecam bench and mecam data pack, whose store (its --out) is then given as --data; in Python with "
-        f'on_error="skip":{shown}{more}'
+        "fit, mecam train, mecam bench and mecam data pack, whose store (its --out) is then given as --data; in Python "
+        f'with on_error="skip":{shown}{more}'
     )
 
 
