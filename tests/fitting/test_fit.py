@@ -163,8 +163,9 @@ def test_the_same_call_repeats_nothing(
 
 
 def test_a_killed_fit_leaves_a_model_and_resumes(
-    whole: tuple[Path, Verdict, list[str]], images: Path, tmp_path: Path
+    whole: tuple[Path, Verdict, list[str]], images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("mecam.fitting.run.export", lambda *_: None)  # takes most of the time
     out = tmp_path / "model"
     command = [sys.executable, "-m", "mecam.cli", "fit", str(images), "--out", str(out), "--device", "cpu"]
     command += ["--backbone", "lite0small", "--minutes", "0.01"]
@@ -271,6 +272,7 @@ def test_fine_tuning_is_kept_where_it_is_better(
 ) -> None:
     few = {"optimizer": "adam", "steps": 2, "batch": 2, "evaluate_every": 2}
     monkeypatch.setattr("mecam.fitting.run.settings", lambda *_: few)
+    monkeypatch.setattr("mecam.fitting.run.export", lambda *_: None)  # takes most of the time
     means = iter([80.0] * 6 + [90.0 if better == "all" else 70.0] * 3)  # heads alone, then heads and what is tuned
     monkeypatch.setattr("mecam.fitting.run.accuracy_of", lambda _: next(means))
     out, tasks = tmp_path / "model", set()
