@@ -56,5 +56,7 @@ def test_a_probe_trains_on_the_same_sources() -> None:
 def test_bad_sources_are_refused() -> None:
     with pytest.raises(RecipeError, match="target=photo is one of sources=photo,art; leave it out of one of them"):
         Recipe(sources="photo,art", target="photo")
+    with pytest.raises(RecipeError, match="sources=photo,art,sketch,cartoon are all domains of shapes; leave one out"):
+        plan_runs(None, {"sources": "photo,art,sketch,cartoon", "seeds": "0"}, ())
     with pytest.raises(DataError, match="shapes has no domain 'foto'; did you mean photo"):
         Run(Recipe(sources="foto", target="art", **SMALL), find_machine("cpu"), DATA)

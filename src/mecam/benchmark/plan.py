@@ -89,6 +89,11 @@ def expand(blocks: Sequence[Mapping[str, Any]], domains: Callable[[Mapping[str, 
             target = values.get("target")
             sources = recipe.names_in(values.get("sources"))
             targets = [name for name in domains(values) if name not in sources] if target == ALL else [target]
+            if not targets:
+                data = values.get("data", Recipe.data)
+                raise RecipeError(
+                    f"sources={values['sources']} are all domains of {data}; leave one out for the target"
+                )
             for target in targets:
                 run = Recipe(**{**values, "target": target})
                 recipes.setdefault(run.run_id, run)

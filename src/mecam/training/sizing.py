@@ -17,14 +17,13 @@ from typing import Any
 
 from mecam import methods, ranks
 from mecam.data.domains import DomainSet, source_domains
-from mecam.models.registry import find as find_backbone
 from mecam.optim.registry import find as find_optimizer
 from mecam.progress import clock
 from mecam.recipe import Recipe, RecipeError, names_in
 from mecam.runs import write_atomic
 from mecam.runs.files import read_sealed
 from mecam.storage.checksums import seal
-from mecam.training.build import check_parts
+from mecam.training.build import check_parts, starts_at_random
 from mecam.training.footprint import available_memory, memory_of_step
 from mecam.training.machine import Machine
 from mecam.training.speed import HEAD_STEP, Cost, cost_of
@@ -123,7 +122,7 @@ class Sized:
         assert self.cost is not None
         found: list[tuple[dict[str, Any], str]] = []
         recipe, cost = self.recipe, self.cost
-        pretrained = recipe.weights is not None or find_backbone(recipe.backbone).pretrained
+        pretrained = not starts_at_random(recipe)
         if pretrained and recipe.data != Recipe.data:
             found.append(({}, "a head on the frozen backbone, and its expected accuracy in a new domain"))
         options: list[dict[str, Any]] = [{"trainable": "head"}] if pretrained else []
