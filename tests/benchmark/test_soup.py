@@ -6,6 +6,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from mecam.benchmark.results import read
 from mecam.benchmark.soup import soup
 from mecam.cli import app
 from mecam.data.shapes import shapes
@@ -13,6 +14,7 @@ from mecam.recipe import Recipe
 from mecam.runs import RunError, RunFolder
 from mecam.serving import load_model
 from mecam.training import train
+from mecam.training.rerun import rerun
 
 DATA = shapes(per_class=4)
 SMALL = {"steps": 3, "evaluate_every": 3, "batch": 4, "image_size": 16, "target": "sketch"}
@@ -93,3 +95,15 @@ def test_what_does_not_fit_together_is_refused(results: Path, tmp_path: Path) ->
     soup([results], tmp_path / "soup", device="cpu")
     with pytest.raises(RunError, match="holds a run already; give another --out"):
         soup([results], tmp_path / "soup", device="cpu")
+
+
+def test_a_soup_is_no_run_of_a_recipe(results: Path, tmp_path: Path) -> None:
+    for folder in runs_in(results)[:2]:
+        (tmp_path / folder.path.name).symlink_to(folder.path)
+    before, _ = read(tmp_path)
+    made = soup([tmp_path], tmp_path / "soup", device="cpu")
+    after, problems = read(tmp_path)
+    assert [result.path for result in after] == [result.path for result in before]
+    assert problems == [f"{made.folder.path} is left out: it is a soup of 2 runs, not a run of a recipe"]
+    with pytest.raises(RunError, match="is a soup of 2 runs, which no recipe trains; repeat its mecam soup command"):
+        rerun(made.folder, tmp_path / "again", data=DATA)

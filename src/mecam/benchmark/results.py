@@ -46,6 +46,7 @@ class Result:
     selected_step: int | None = None  # None: not finished, or the weights are an average (SWAD)
     balanced: float | None = None  # balanced accuracy on the unseen domain, percent; None: unknown
     classes: int = 0  # with images in the unseen domain; 0: unknown
+    soup: int = 0  # runs in the average, for the model of mecam soup
 
     @cached_property
     def data(self) -> str:
@@ -87,7 +88,10 @@ def read(out: Path | str, *, accuracy: Accuracy = "selected") -> tuple[list[Resu
         every, problems = _readable(records, lambda path: _of_record(path, records[path], half))
     else:
         every, problems = read_runs(runs_in(out), half=half)
-    results, copies = _one_each([result for result in every if result.recipe.target is not None])
+    problems += [
+        f"{one.path} is left out: it is a soup of {one.soup} runs, not a run of a recipe" for one in every if one.soup
+    ]
+    results, copies = _one_each([one for one in every if one.recipe.target is not None and not one.soup])
     problems += copies
     if half:
         averaged = [result for result in results if result.accuracy is not None and result.selected_step is None]
@@ -144,6 +148,7 @@ def _of_record(path: Path, record: Record, half: bool) -> Result:
         selected_step=result.get("selected_step"),
         balanced=None if half else percent(balanced_accuracy(result["splits"], recipe.target)),
         classes=_classes(result["splits"], recipe.target),
+        soup=len(result.get("soup", ())),
     )
 
 

@@ -65,6 +65,10 @@ def rerun(
     if not run.is_done():
         raise RunError(f"{run.path} is not finished; there is nothing to compare with. Resume it first")
     run.verify()
+    if soup := run.read_result().get("soup"):
+        raise RunError(
+            f"{run.path} is a soup of {len(soup)} runs, which no recipe trains; repeat its mecam soup command"
+        )
     if RunFolder(Path(out) / recipe.run_id).is_done():
         raise RunError(f"{out} has that run already, finished; give another --out")
     if data is None:  # other data shows in the result
