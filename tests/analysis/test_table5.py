@@ -82,6 +82,7 @@ def test_a_run_that_is_not_finite_makes_no_mean_and_gets_no_star() -> None:
         ({"target": "photo"}, "targets or seeds"),
         ({"image_size": 16}, "image size"),
         ({"holdout": 0.1}, "holdout"),
+        ({"sources": "photo,sketch"}, "sources"),
     ],
 )
 def test_rows_of_other_settings_get_no_star(values: dict[str, object], why: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mecam.optim import SAM, MeCAM
+from mecam.optim import MSAM, SAM, MeCAM, SharpnessAware
 from mecam.optim.vector import round_randomly
 
 HALVES = [torch.bfloat16, torch.float16]
@@ -85,6 +85,12 @@ def test_the_perturbation_acts_in_full(dtype: torch.dtype, recwarn: pytest.Warni
     assert moved.mean(0).norm() == pytest.approx(rho, rel=0.1)
     assert torch.cosine_similarity(moved.mean(0), gradient, 0) > 0.95
     assert not torch.equal(moved[0], moved[1])
+
+
+@pytest.mark.parametrize("method", [SAM, MSAM])
+def test_a_perturbation_that_is_rounded_away_is_warned_of(method: type[SharpnessAware]) -> None:
+    with pytest.warns(UserWarning, match=r"parameters are torch\.bfloat16.*stochastic_rounding=True"):
+        method(network(torch.bfloat16).parameters(), torch.optim.SGD, lr=0.1)
 
 
 def test_ranks_copies_and_resumed_runs_agree() -> None:

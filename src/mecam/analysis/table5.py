@@ -156,6 +156,7 @@ def incomparable(rows: Mapping[str, Row]) -> str | None:
         "backbone": [(recipe.backbone, recipe.weights, recipe.pretrained) for recipe in recipes],
         "image size": [recipe.image_size for recipe in recipes],
         "holdout": [recipe.holdout for recipe in recipes],
+        "sources": [recipe.sources for recipe in recipes],
         "split": [run.data for row in rows.values() for run in row.runs],
         "targets or seeds": [sorted((run.target, run.recipe.seed) for run in row.results) for row in rows.values()],
         "radii": [row.radii for row in rows.values()],

@@ -107,7 +107,7 @@ class SharpnessAware(Due):
         self._set_due(start, every)
         base = build(type(self), base_optimizer, params, base_kwargs)
         parameters = [parameter for group in base.param_groups for parameter in group["params"]]
-        if self.passes > 1 and not stochastic_rounding:
+        if (self.passes > 1 or "rho" in self.hyperparameters) and not stochastic_rounding:
             warn_of_half_precision(name, [p for p in parameters if p.requires_grad])
         refuse_flat_shards(name, parameters)
         self.model = model
