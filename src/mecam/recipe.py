@@ -120,11 +120,11 @@ class Recipe:
     )
     augment: Augment = entry(
         "protocol",
-        "Random changes of training images: the protocol's (crops, horizontal flips, colors), also vertical flips, "
-        "RandAugment in place of colors, or none.",
+        "Augmentation of training images. protocol: crops, horizontal flips and colors; flips: also vertical flips; "
+        "randaugment: RandAugment in place of colors.",
     )
     resize: Resize = entry(
-        "squash", "How an image that is not square is resized in evaluation and prediction, and by augment=none."
+        "squash", "How to resize images that are not square, in evaluation, in prediction and with augment=none."
     )
     skip_unreadable: bool = entry(False, "Skip unreadable images and report them.")
     layout: str | None = entry(None, "Folders from the root down, such as class/domain. Default: domain/class.")
@@ -136,7 +136,7 @@ class Recipe:
     compile: bool = entry(False, "Use torch.compile.")
     deterministic: bool = entry(False, "Make runs on a GPU reproducible bit for bit.")
     capture: bool = entry(True, "On a GPU, capture steps as CUDA graphs where method and optimizer allow it.")
-    nonfinite: Literal["raise", "skip"] = entry("raise", "What to do with a step that is not finite.")
+    nonfinite: Literal["raise", "skip"] = entry("raise", "What to do at a gradient that is not finite.")
     track: int = entry(0, "Steps between curvature records in tracking.jsonl; 0 for none.", least=0)
     track_measures: bool = entry(False, "Measure f(θ−δ) with one more pass also if track < 10.")
     method_settings: Settings = entry({}, "Hyperparameters of the method.")
