@@ -49,3 +49,9 @@ def test_what_is_printed() -> None:
     assert lines[-1] == "a note"
     assert not any("most frequent class" in line for line in lines)
     assert any("most frequent class would be right in 78.0 %" in line for line in verdict(majority=78.0).lines())
+
+
+def test_balanced_accuracy_is_printed_where_classes_differ_not_where_the_choice_does() -> None:
+    of_class = {"cat": 50.0, "dog": 70.0}
+    assert "balanced accuracy, the mean over classes: 60.0 %" in verdict(by_class=of_class).lines()
+    assert not any("balanced" in line for line in verdict(accuracy=60.0).lines())  # nested: below the choice's 80 %

@@ -62,6 +62,7 @@ class Verdict:
     def lines(self) -> list[str]:
         """Return the lines that `mecam fit` prints."""
         domains = ", ".join(f"{name} {value:.1f} %" for name, value in self.by_domain.items())
+        mean = statistics.fmean(self.by_domain.values())  # of the choice; the expected accuracy is nested
         lines = [
             f"expected accuracy in a new domain: {self.accuracy:.1f} %, 95 % interval {self.low:.1f} to "
             f"{self.high:.1f} % over {len(self.by_domain)} domains, each left out in turn",
@@ -70,11 +71,11 @@ class Verdict:
             f"weakest domain: {self.weakest_domain}",
             f"trained: {TRIED[self.chosen]}",
         ]
-        if abs(self.balanced - self.accuracy) >= 5:
+        if abs(self.balanced - mean) >= 5:
             lines.insert(1, f"balanced accuracy, the mean over classes: {self.balanced:.1f} %")
         if self.others:
-            compared = {**self.others, self.chosen: statistics.fmean(self.by_domain.values())}
-            means = ", ".join(f"{TRIED[name]} {mean:.1f} %" for name, mean in sorted(compared.items()))
+            compared = sorted({**self.others, self.chosen: mean}.items())
+            means = ", ".join(f"{TRIED[name]} {value:.1f} %" for name, value in compared)
             lines.append(
                 f"tried: {means}; the expected accuracy takes for each domain what is better on the other domains"
             )
