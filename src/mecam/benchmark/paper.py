@@ -37,7 +37,7 @@ SAME = {"adam": ("ERM", "Adam"), "yogi": ("YOGI",), "mecam": ("MeCAM",)}  # ours
 # the entries of a recipe that published results depend on; the others for sharpness-aware optimizers
 ENTRIES = (
     "lr", "weight_decay", "dropout", "batch", "steps", "evaluate_every", "holdout", "selection",
-    "balanced", "class_weights", "augment", "lr_schedule", "warmup",
+    "balanced", "class_weights", "augment", "resize", "lr_schedule", "warmup", "patience", "sources",
 )  # fmt: skip
 SHARPNESS_AWARE = ("base", "rho_schedule", "rho_warmup")
 SAME_NETWORK = ("resnet50", profiles.V1)
