@@ -38,6 +38,7 @@ def test_memory_grows_with_images_and_with_their_size_and_not_with_passes(data: 
     assert per_image(image_size=64) == pytest.approx(4 * small, rel=0.1)
     assert per_image(optimizer="mecam") == pytest.approx(small, rel=0.3)
     assert per_image(target=None) == pytest.approx(4 / 3 * small, rel=0.1)
+    assert per_image(method="dann", steps=102) > small  # the discriminator trains alone in step 51
     assert small > OVERHEAD * 3 * 16 * 32 * 32 * 4  # more than the first feature map
 
 

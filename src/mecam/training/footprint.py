@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import torch
@@ -31,7 +32,7 @@ def memory_of_step(recipe: Recipe, machine: Machine, data: DomainSet) -> tuple[f
     run = Run(replace(recipe, batch=batch), machine, data)
     kept = _Kept(run.parameters)
     with torch.autograd.graph.saved_tensors_hooks(kept.pack, _Saved.unpack), suppress(BadStep):
-        train_step(run, recipe.steps // 2)
+        train_step(run, next(step for step in count(recipe.steps // 2) if not run.method.declines(step)))
     weights = sum(parameter.nbytes for parameter in run.parameters)
     return COPIES * weights, OVERHEAD * kept.most / batch
 

@@ -1,4 +1,4 @@
-"""What a machine decides of a run: the batch by its memory, the steps by a time budget.
+"""Size a run for this machine: the batch by its memory, the steps by a time budget.
 
 A recipe does not depend on the machine. `mecam train` writes what is decided here into the recipe, as explicit values,
 and keeps it in OUT/train.json, so that the same command resumes the same run.
@@ -41,7 +41,7 @@ SHARE_OF_MEMORY = 0.9
 
 @dataclass(frozen=True)
 class Length:
-    """What was asked for about the length of a run; the same again is the same run.
+    """The requested length of a run. An equal request is the same run.
 
     Args:
         recipe: the recipe before anything is decided.
@@ -60,7 +60,7 @@ class Length:
             raise RecipeError("minutes sets the steps; leave out one of minutes and steps")
 
     def recall(self, out: Path) -> Recipe | None:
-        """Return the recipe that was decided for the same in this folder; None if there is none."""
+        """Return the recipe that was decided for an equal request in this folder; None if there is none."""
         asked = self._asked()
         return next((Recipe.from_dict(one["recipe"]) for one in _kept(out) if one["asked"] == asked), None)
 
@@ -83,7 +83,7 @@ def _kept(out: Path) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Sized:
-    """A run as this machine would take it."""
+    """A run sized for this machine."""
 
     recipe: Recipe
     sources: int
@@ -142,7 +142,7 @@ class Sized:
 
 
 def size(length: Length, machine: Machine, data: DomainSet, *, measure: bool = False) -> Sized:
-    """Decide what the machine decides of this run, and measure its time where it may be long.
+    """Size a run for this machine, and measure its time where it may be long.
 
     The batch is lowered if a step does not fit into memory. With `minutes`, the steps are those that fit.
 
@@ -165,7 +165,7 @@ def size(length: Length, machine: Machine, data: DomainSet, *, measure: bool = F
 
 
 def decided(length: Length, out: Path, machine: Machine, data: DomainSet) -> Recipe:
-    """Return the recipe that was decided for this in the folder; decide it the first time."""
+    """Return the recipe that was decided for this request in the folder; decide it the first time."""
     recipe: Recipe | None = ranks.from_first(length.recall(out))
     if recipe is None:
         recipe = size(length, machine, data).recipe
