@@ -26,6 +26,13 @@ def test_without_words_it_shows_first_steps() -> None:
     assert len(steps) == 5  # which tests/docs/test_commands.py runs
 
 
+def test_the_list_of_commands_cuts_no_sentence() -> None:
+    said = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).output
+    lines = said.partition("Commands:\n")[2].splitlines()
+    assert len(lines) > 15
+    assert [line for line in lines if not line.endswith(".") or line.endswith("...")] == []
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_help_of_every_command_has_examples_of_it(command: str) -> None:
     said = CliRunner().invoke(app, [*command.split(), "--help"]).output

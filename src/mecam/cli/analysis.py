@@ -32,7 +32,10 @@ def curvature(
     plot: Annotated[Path | None, typer.Option(help="Figure to write (.png, .svg, .pdf, ...).")] = None,
     device: Device = "auto",
 ) -> None:
-    """Measure the curvature C of runs at several radii, over targets and seeds (the paper's Table 5)."""
+    """Measure the curvature C of runs (the paper's Table 5).
+
+    Prints C at several radii, over targets and seeds.
+    """
     if format not in ("terminal", "json"):
         raise ValueError(f"there is no format {format!r}; there are terminal and json")
     try:
@@ -59,7 +62,10 @@ def spectrum(
     images: Images = None,
     device: Device = "auto",
 ) -> None:
-    """Compute the Hessian's largest eigenvalues, its trace with standard error, and its spectral density."""
+    """Compute eigenvalues, trace and density of the Hessian.
+
+    Prints the eigenvalues of largest magnitude and the trace with its standard error.
+    """
     from mecam.analysis.measure import spectrum
 
     options: dict[str, Any] = {"top": top, "draws": draws, "density": density, "images": images, "device": device}
@@ -85,7 +91,10 @@ def landscape(
     images: Images = None,
     device: Device = "auto",
 ) -> None:
-    """Plot the loss around runs on one scale: PNG, SVG, raw grids, and surfaces for mecam report."""
+    """Plot the loss around runs, on one scale.
+
+    Writes PNG, SVG, raw grids, and surfaces for mecam report.
+    """
     from mecam.analysis.measure import landscape
 
     with shown(lines=no_lines) as progress:

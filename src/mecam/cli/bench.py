@@ -150,7 +150,7 @@ def table(
     set_: Annotated[list[str] | None, typer.Option("--set", help="Change an entry of the experiment.")] = None,
     small: Annotated[bool, typer.Option("--small", help="Use the experiment's small version.")] = False,
 ) -> None:
-    """Print accuracies on unseen domains, with spread, ranks and paired differences."""
+    """Print accuracies on unseen domains, with spread and ranks."""
     only = None
     if experiment is not None:
         from mecam.benchmark.experiment import plan_runs
@@ -175,9 +175,10 @@ def report(
     out: Annotated[Path, typer.Argument(help="The --out of mecam bench or mecam train, or the folder of a run.")],
     file: Annotated[Path, typer.Option("--out", help="HTML file to write.")] = Path("report.html"),
 ) -> None:
-    """Write a self-contained web page: leaderboard, curves, mistakes, and the recipe behind every number.
+    """Write a self-contained web page.
 
-    A single run, also a stopped one, has a page of its own.
+    A benchmark has a leaderboard, curves, mistakes, and the recipe behind every number. A single run, also a stopped
+    one, has a page of its own.
     """
     from mecam.report import write
 

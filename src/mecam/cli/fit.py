@@ -31,10 +31,11 @@ def fit(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> int:
-    """Train a model on a folder of images, and estimate its accuracy in a new domain, within a time budget.
+    """Train a model on a folder of images within a time budget.
 
-    Leaves out each domain in turn, trains the final model on all of them, and writes it to --out with an ONNX export
-    and a page. The same command resumes. A stopped fit leaves a usable model as soon as there is one.
+    Leaves out each domain in turn to estimate the accuracy in a new domain, trains the final model on all of them, and
+    writes it to --out with an ONNX export and a page. The same command resumes. A stopped fit leaves a usable model as
+    soon as there is one.
     """
     from mecam.fitting import fit
     from mecam.progress import notes_and_tenths, shown

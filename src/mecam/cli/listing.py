@@ -19,7 +19,7 @@ def list_(
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Include hyperparameters, sizes and sources.")] = False,
 ) -> None:
-    """List methods, optimizers, backbones, data sets and recipe entries."""
+    """List methods, optimizers, backbones, data sets and more."""
     from mecam.listing import lines
 
     print("\n".join(lines(kind, verbose=verbose)))
@@ -27,7 +27,7 @@ def list_(
 
 @command("mecam doctor")
 def doctor() -> None:
-    """Report this machine's hardware, installed packages and known problems."""
+    """Report hardware, installed packages and known problems."""
     from mecam.doctor import health
 
     print("\n".join(health()))

@@ -29,7 +29,7 @@ Out = Annotated[Path, typer.Option(help="Output folder.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a finished run, or the --out of mecam train.")]
 ModelArgument = Annotated[
-    Path, typer.Argument(help="Folder of a run, also of a stopped one, or the --out of mecam train.")
+    Path, typer.Argument(help="The --out of mecam fit, train or soup, or the folder of a run, finished or not.")
 ]
 RunArguments = Annotated[list[Path], typer.Argument(help="Finished runs, or folders of runs (--out of mecam bench).")]
 ResultsArgument = Annotated[Path, typer.Argument(help="The --out of mecam bench.")]

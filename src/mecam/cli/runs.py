@@ -66,7 +66,7 @@ def evaluate(
         Path,
         typer.Argument(
             help="FOLDER/<class>/<image>, FOLDER/<domain>/<class>/<image>, or a CSV file with columns path, label and "
-            "maybe domain."
+            "optionally domain."
         ),
     ],
     wrong: Annotated[
@@ -78,9 +78,10 @@ def evaluate(
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> int:
-    """Measure accuracy, confusions and calibration on labelled images.
+    """Measure the accuracy of a model on labelled images.
 
-    Classes are matched by name. Unreadable images are reported and not counted, with exit code 1.
+    Prints confusions and calibration, too. Classes are matched by name. Unreadable images are reported and not counted,
+    with exit code 1.
     """
     if format not in ("terminal", "json"):
         raise ValueError(f"there is no format {format!r}; there are terminal and json")
@@ -116,9 +117,10 @@ def serve(
     wanted_precision: WantedPrecision = None,
     device: Device = "auto",
 ) -> None:
-    """Predict images over HTTP: a page to drop photos on, and POST /predict with the bytes of an image for JSON.
+    """Predict images over HTTP.
 
-    Nothing is written to disk. Ctrl-C or SIGTERM answers the last requests and stops.
+    Serves a page to drop photos on, and JSON at POST /predict with the bytes of an image. Nothing is written to disk.
+    Ctrl-C or SIGTERM answers the last requests and stops.
     """
     import signal
 
@@ -144,7 +146,7 @@ def rerun(
     out: Annotated[Path | None, typer.Option(help="Folder for the second run. Default: a temporary folder.")] = None,
     device: Device = "auto",
 ) -> int:
-    """Train a run's recipe again and compare the results byte by byte. The exit code is 1 if anything differs."""
+    """Train a run's recipe again and compare every byte. The exit code is 1 if anything differs."""
     from tempfile import TemporaryDirectory
 
     from mecam.serving import find_run
@@ -174,9 +176,10 @@ def export(
     out: Out = Path("exported"),
     format: Annotated[str, typer.Option(help="File format: onnx or safetensors.")] = "onnx",
 ) -> None:
-    """Export a model to one file, check its outputs, and write its preprocessing beside it.
+    """Export a model to one file, with its preprocessing.
 
-    Beside ONNX is also infer.py, a program that predicts with onnxruntime, NumPy and Pillow alone.
+    The outputs of the file are checked. Beside ONNX is also infer.py, a program that predicts with onnxruntime, NumPy
+    and Pillow alone.
     """
     from mecam.serving import export, load_model
 

@@ -41,8 +41,8 @@ def evaluate(
 
     Args:
         model: a run or its folder, the --out of mecam train or mecam fit, or what `load_model` returned.
-        folder: <class>/<image> or <domain>/<class>/<image>, or a CSV file with columns path, label and maybe domain,
-            whose paths are relative to its folder. Classes are matched by name.
+        folder: <class>/<image> or <domain>/<class>/<image>, or a CSV file with columns path, label and optionally
+            domain, whose paths are relative to its folder. Classes are matched by name.
         wrong: a CSV file to write, with a row per misclassified image and the probabilities of all classes.
         out: a self-contained HTML file to write.
         device: "auto", "cpu", "cuda", ...; a loaded model stays where it is.
