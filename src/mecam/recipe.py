@@ -89,7 +89,7 @@ class Recipe:
         "shapes", "shapes, a folder root/<domain>/<class>/<image>, a CSV file, or a data set of mecam data list."
     )
     target: str | None = entry(None, "Domain to leave out. Default: train on all domains.")
-    sources: str | None = entry(None, "Domains to train on, with commas between. Default: all but the target.")
+    sources: str | None = entry(None, "Comma-separated domains to train on. Default: all but the target.")
     method: str = entry("erm", "Training objective: mecam list methods.")
     optimizer: str = entry("adam", "Optimizer: mecam list optimizers.")
     base: str = entry("adam", "Base optimizer of a sharpness-aware optimizer.")
