@@ -2,14 +2,17 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from mecam.data.pack import pack
 from mecam.data.shapes import ShapesSet, shapes
 from mecam.recipe import Recipe
 from mecam.training import speed
 from mecam.training.footprint import memory_of_step
 from mecam.training.machine import find_machine
 from mecam.training.speed import Cost, cost_of
+from tests.data.folders import make_folder, save
 
 COST = Cost(step=2.0, evaluation=3.0, final=5.0, start=7.0)
 
@@ -52,6 +55,8 @@ def test_evaluations_cost_by_their_images(data: ShapesSet) -> None:
     assert cost.evaluation / cost.final == pytest.approx(watched / images)
     assert min(cost.step, cost.final) > 0
     assert cost.start == 0
+    two = cost_of(Recipe(target="sketch", sources="photo,art", steps=4, batch=2), find_machine("cpu"), data)
+    assert two.evaluation / two.final == pytest.approx((2 * 8 + 34) / (3 * 7 * 6))
 
 
 def test_features_that_are_not_cached_are_a_part_of_the_time(
@@ -62,4 +67,14 @@ def test_features_that_are_not_cached_are_a_part_of_the_time(
     machine = find_machine("cpu")
     assert cost_of(recipe, machine, data).start > 0
     speed.Run(recipe, machine, data)  # computes them
+    assert cost_of(recipe, machine, data).start == 0
+
+
+def test_features_of_domains_that_differ_in_size_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MECAM_CACHE", str(tmp_path))
+    root = make_folder(tmp_path / "root")
+    save(root / "photo/cat/0000.png", np.zeros((9, 21, 3), dtype=np.uint8))
+    data, machine = pack(root, tmp_path / "store", side=32), find_machine("cpu")
+    recipe = Recipe(data=str(root), target="photo", backbone="lite0small", trainable="head", steps=3, batch=2)
+    speed.Run(recipe, machine, data)
     assert cost_of(recipe, machine, data).start == 0

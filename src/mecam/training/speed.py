@@ -13,8 +13,9 @@ import torch
 
 from mecam import ranks
 from mecam.data.augment import evaluate_transform
-from mecam.data.domains import DomainSet
-from mecam.recipe import Recipe
+from mecam.data.domains import DomainSet, source_domains
+from mecam.data.store import for_sources
+from mecam.recipe import Recipe, names_in
 from mecam.training.build import build_network
 from mecam.training.evaluate import BATCH, BATCH_ON_CPU
 from mecam.training.features import has_features
@@ -47,8 +48,9 @@ class Cost:
 
 def cost_of(recipe: Recipe, machine: Machine, data: DomainSet) -> Cost:
     """Measure some steps and evaluations of this run."""
-    everything = sum(len(data.labels(domain)) for domain in range(len(data.domains)))
+    data = for_sources(data, source_domains(data, recipe.target, names_in(recipe.sources)))
     if recipe.trainable == "head" and not has_features(recipe, machine, data):
+        everything = sum(len(data.labels(domain)) for domain in range(len(data.domains)))
         return Cost(HEAD_STEP, start=everything / images_per_second(recipe, machine, data))
     run = Run(recipe, machine, data)
     step = _seconds_per_step(run)
@@ -56,7 +58,7 @@ def cost_of(recipe: Recipe, machine: Machine, data: DomainSet) -> Cost:
     split = max(splits, key=lambda split: len(splits[split]))
     few = splits[split][: BATCH_ON_CPU if machine.device.type == "cpu" else 2 * BATCH]
     image = _mean_seconds(lambda: metrics(run, {split: few}), machine) / max(1, len(few))
-    return Cost(step, image * sum(map(len, splits.values())), image * everything)
+    return Cost(step, image * sum(map(len, splits.values())), image * sum(map(len, run.splits.values())))
 
 
 def seconds_per_step(recipe: Recipe, machine: Machine, data: DomainSet) -> float:
