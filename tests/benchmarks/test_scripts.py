@@ -9,7 +9,7 @@ import pytest
 from mecam.optim import OPTIMIZERS
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-METHODS = [name for name, entry in OPTIMIZERS.items() if entry.sharpness_aware is not None]
+METHODS = [name for name, entry in OPTIMIZERS.items() if entry.sharpness_aware is not None and not entry.stands_for]
 TINY = ["--network", "resnet8", "--batch", "4", "--repeats", "2", "--threads", "1"]
 FACTS = ["machine", "versions", "commit", "setting", "repeats"]
 
