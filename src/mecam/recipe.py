@@ -288,6 +288,8 @@ def _check(name: str, value: Any) -> None:
 def _with_defaults(values: dict[str, Any], profile: str | None) -> dict[str, Any]:
     """Complete the values by those of the profile, the data set and the method."""
     values["data"] = spelled(values.get("data", Recipe.data))
+    if (sources := values.get("sources")) is not None:  # in one order: they are a part of the run's name
+        values["sources"] = ",".join(sorted({name.replace(",", "\\,") for name in names_in(sources)}))
     embedded = values["data"] == Recipe.data
     defaults = {**(SHAPES if embedded else PROTOCOL), **(HEAD if values.get("trainable") == "head" else {})}
     method = values.get("method", Recipe.method)

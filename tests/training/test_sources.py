@@ -7,7 +7,7 @@ import pytest
 from mecam.benchmark.experiment import plan_runs
 from mecam.data.domains import DataError
 from mecam.data.shapes import shapes
-from mecam.recipe import Recipe, RecipeError
+from mecam.recipe import Recipe, RecipeError, departures
 from mecam.serving.model import load_model
 from mecam.training import train
 from mecam.training.machine import find_machine
@@ -44,17 +44,24 @@ def test_a_single_source() -> None:
 
 def test_a_benchmark_leaves_out_each_domain_that_is_no_source() -> None:
     runs = plan_runs(None, {"sources": "photo,art", "seeds": "0"}, ())
-    assert [(run.sources, run.target) for run in runs] == [("photo,art", "cartoon"), ("photo,art", "sketch")]
+    assert [(run.sources, run.target) for run in runs] == [("art,photo", "cartoon"), ("art,photo", "sketch")]
 
 
 def test_a_probe_trains_on_the_same_sources() -> None:
     options = {"sources": "photo,art", "target": "sketch", "seeds": "0", "backbone": "lite0small"}
     runs = plan_runs(None, options, (), probe=True)
-    assert {(run.trainable, run.sources) for run in runs} == {("all", "photo,art"), ("head", "photo,art")}
+    assert {(run.trainable, run.sources) for run in runs} == {("all", "art,photo"), ("head", "art,photo")}
+
+
+def test_the_order_of_sources_is_not_a_part_of_the_run() -> None:
+    recipe = Recipe(sources=r"photo, art\, old", target="sketch")
+    assert recipe == Recipe(sources=r"art\, old,photo,photo", target="sketch")
+    assert recipe == Recipe(**departures(recipe)) == Recipe.from_dict(recipe.to_dict())
+    assert recipe.run_id != Recipe(sources="photo", target="sketch").run_id
 
 
 def test_bad_sources_are_refused() -> None:
-    with pytest.raises(RecipeError, match="target=photo is one of sources=photo,art; leave it out of one of them"):
+    with pytest.raises(RecipeError, match="target=photo is one of sources=art,photo; leave it out of one of them"):
         Recipe(sources="photo,art", target="photo")
     with pytest.raises(RecipeError, match="sources=photo,art,sketch,cartoon are all domains of shapes; leave one out"):
         plan_runs(None, {"sources": "photo,art,sketch,cartoon", "seeds": "0"}, ())
