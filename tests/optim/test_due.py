@@ -110,6 +110,13 @@ def test_plans_continue_where_the_device_counts_the_steps() -> None:
     assert [optimizer.plan() for _ in range(6)] == [False, False, True, False, False, True]
 
 
+def test_a_state_without_the_hosts_count_continues_from_the_devices() -> None:
+    _, optimizer = build(every=3)
+    for group in optimizer.param_groups:  # as from a checkpoint of an optimizer without `every`
+        group["taken"] = torch.tensor(4)
+    assert [optimizer.plan() for _ in range(3)] == [False, False, True]
+
+
 def test_thinmecam_is_an_alias() -> None:
     made = create("thinmecam", network().parameters(), lr=LR)
     assert (type(made), made.every, made.start) == (MeCAM, 3, 0)

@@ -37,9 +37,10 @@ class Due(Wrapper):
         """Return whether the next step takes the method's passes. Called once per step, on the host."""
         if not self.start and self.every == 1:
             return True
-        taken, key = self.first("taken"), self.key("begun")
-        # where the device counts the steps, the host keeps a count of its own
-        step = self.param_groups[0].get(key, 0) if isinstance(taken, Tensor) else taken
+        step, key = self.first("taken"), self.key("begun")
+        if isinstance(step, Tensor):  # the device counts the steps; the host keeps a count of its own
+            begun = self.param_groups[0].get(key)
+            step = int(step) if begun is None else begun
         for group in self.param_groups:
             group[key] = step + 1
         due: bool = step >= self.start and (step - self.start) % self.every == 0
