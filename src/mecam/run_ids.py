@@ -28,12 +28,16 @@ def run_id(values: Mapping[str, Any], baseline: Mapping[str, Any]) -> str:
     """
     departures = {STORED.get(k, k): _digested(k, v) for k, v in values.items() if v != baseline[k]}
     digest = hashlib.sha256(json.dumps(departures, sort_keys=True).encode()).hexdigest()[:10]
-    data = re.sub(rf"[^{LETTERS}]+", "-", _printable(Path(values["data"]).name))
-    choices = (values["target"] or "all", values["method"], values["optimizer"], values["averaging"])
-    parts = (data, *choices, f"seed{values['seed']}", digest)
-    name = "-".join(re.sub(rf"[^{LETTERS}-]+", "-", _printable(part)) for part in parts)
+    choices = (values["method"], values["optimizer"], values["averaging"])
+    name = "-".join([beginning(values), *map(_words, choices), f"seed{values['seed']}", digest])
     too_long = not name.isascii() and len(name.encode()) > FILE_NAME_BYTES
     return re.sub(r"[^A-Za-z0-9_-]+", "-", name) if too_long else name
+
+
+def beginning(values: Mapping[str, Any]) -> str:
+    """Return how the ids of runs with this data and target begin."""
+    data = re.sub(rf"[^{LETTERS}]+", "-", _printable(Path(values["data"]).name))
+    return f"{data}-{_words(values['target'] or 'all')}"
 
 
 def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,6 +52,10 @@ def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
 def _digested(name: str, value: Any) -> Any:
     """Return the value of an entry as the digests have it."""
     return next((old for old, new in SWITCHES.get(name, {}).items() if new == value), value)
+
+
+def _words(name: str) -> str:
+    return re.sub(rf"[^{LETTERS}-]+", "-", _printable(name))
 
 
 def _printable(name: str) -> str:

@@ -11,8 +11,9 @@ import pytest
 
 from mecam.benchmark.render import FORMS, render
 from mecam.benchmark.render import table as text_of
-from mecam.benchmark.results import read
+from mecam.benchmark.results import Result, read
 from mecam.benchmark.tables import AVERAGE, Select, difference, rank_averages, rows
+from mecam.recipe import Recipe
 from tests.benchmark.folders import write_run
 
 
@@ -358,3 +359,16 @@ def test_heads_on_frozen_features_have_rows_of_their_own(tmp_path: Path) -> None
     write_run(tmp_path, 0.7, trainable="head")
     results, _ = read(tmp_path)
     assert [row.key.label for row in rows(results)] == ["adam", "adam (head)"]
+
+
+def test_runs_from_the_head_of_their_own_target_are_one_row() -> None:
+    """As mecam fit fine-tunes them; other weights are another setting."""
+
+    def result(target: str, weights: str) -> Result:
+        return Result(Path(target + weights), Recipe(target=target, weights=weights), 50.0, 60.0)
+
+    heads = [result(t, f"runs/shapes-{t}-erm-adam-none-seed0-{t}/model.safetensors") for t in ("art", "photo")]
+    (row,) = rows(heads)
+    assert set(row.values) == {("art", 0), ("photo", 0)}
+    crossed = result("photo", "runs/shapes-art-erm-adam-none-seed0-art/model.safetensors")
+    assert len(rows([heads[0], crossed])) == 2

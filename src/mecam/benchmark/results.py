@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from mecam.benchmark import records_file
 from mecam.benchmark.records_file import Record
 from mecam.recipe import Recipe, recipe_of, spelled
+from mecam.run_ids import beginning
 from mecam.runs import RunError, RunFolder, runs_in
 from mecam.runs.sessions import circumstances, differing
 from mecam.runs.sessions import spelled as in_words
@@ -64,9 +65,18 @@ class Result:
         for name, value in vars(self.recipe).items():
             if isinstance(value, dict):
                 flat |= {f"{name}.{setting}": chosen for setting, chosen in value.items()}
+            elif name == "weights" and value is not None:
+                flat[name] = _initial(self.recipe, Path(value))
             elif name not in ("data", "target", "sources", "method", "optimizer", "averaging", "seed"):
                 flat[name] = value
         return flat
+
+
+def _initial(recipe: Recipe, weights: Path) -> str:
+    """Return the initial weights of a run; one name for those of a run on the same sources, whatever the target."""
+    run = weights.parent
+    of_a_run = weights.name == "model.safetensors" and run.name.startswith(f"{beginning(vars(recipe))}-")
+    return str(run.parent / "run of the same target" if of_a_run else weights)
 
 
 def target_name(domain: str) -> str:
