@@ -201,7 +201,7 @@ def _words(tasks: Iterable[Any]) -> Iterator[tuple[str, str]]:
 
 
 def _cut(text: str, width: int) -> str:
-    """Return at most so many characters; what is too short to be read is left out."""
+    """Return at most `width` characters; leave out what would be too short to read."""
     if len(text) <= width:
         return text
     return "" if width < SHORTEST else f"{text[: width - 1]}…"

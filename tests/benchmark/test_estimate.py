@@ -19,7 +19,7 @@ RECIPES = [
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The optimizers of the runs that are measured; a step of each is said to take two seconds."""
+    """The optimizers of the runs that are measured; a step of each takes two seconds."""
     optimizers = []
 
     def cost_of(recipe: Recipe, _machine: Machine, _data: DomainSet) -> Cost:

@@ -211,7 +211,7 @@ def missing(
 
 
 def check_starts(recipes: Sequence[Recipe], out: Path) -> None:
-    """Refuse random initial weights that nobody asked for; runs that have begun resume."""
+    """Refuse random initial weights unless --no-pretrained was given; runs that have begun resume."""
     for recipe in recipes:
         if not RunFolder(out / recipe.run_id).run_file.exists():
             check_start(recipe)

@@ -67,7 +67,7 @@ def parse(text: str) -> Layout:
 
 
 def ask_about(root: Path, layout: Layout, folders: Sequence[str], files: Iterable[str]) -> None:
-    """Raise an error that asks, if the layout that nobody gave is probably not that of these images.
+    """Raise an error with a question if the default layout is probably not that of these images.
 
     Args:
         folders: the folders in the root.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import ClassVar, cast
+
 from torch import nn
 
 from mecam.hyperparameters import Hyperparameter, LogUniform
@@ -39,6 +42,19 @@ class Annealed(Method):
         return self.lam if step >= self.start else self.before
 
 
-def rate_after(late_lr: float | None, ratio: float, setting: Setting) -> float:
-    """Return the factor on lr from the annealing step on: late_lr / lr, or `ratio` if late_lr is not given."""
-    return ratio if late_lr is None or not setting.lr else late_lr / setting.lr
+class Slowed(Annealed):
+    """A method whose learning rate, too, changes at the annealing step: to `late_lr`, or to a share of lr."""
+
+    share: ClassVar[float]  # of lr, if late_lr is not given
+
+    def __init__(self, *, lam: float, anneal: float, late_lr: float | None) -> None:
+        super().__init__(lam=lam, anneal=anneal)
+        self.late_lr = late_lr
+
+    def build(self, network: Network, setting: Setting) -> nn.Module:
+        given = self.late_lr is not None and setting.lr
+        self.late_rate = cast("float", self.late_lr) / setting.lr if given else self.share
+        return super().build(network, setting)
+
+    def rates(self, step: int) -> Sequence[float]:
+        return [self.late_rate if step >= self.start else 1.0]

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from statistics import NormalDist
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mecam.hyperparameters import Hyperparameter, LogUniform, Uniform
-from mecam.methods._anneal import Annealed, rate_after
-from mecam.methods.base import Batch, Setting
+from mecam.methods._anneal import Slowed
+from mecam.methods.base import Batch
 from mecam.models.network import Network
 
 RATE = 0.02  # of the published learning rates: 1e-6 after the annealing step, 5e-5 before
@@ -20,7 +19,7 @@ HALVINGS = 60
 EPSILON = 1e-12  # added to the variance of the losses, whose root has no gradient at 0
 
 
-class EQRM(Annealed):
+class EQRM(Slowed):
     """Minimise a quantile of the domains' losses instead of their mean.
 
         mean_d CE_d before the annealing step, then the α-quantile q of the losses' density:
@@ -35,6 +34,7 @@ class EQRM(Annealed):
     on_features = True
     sources = 2
     compares = True
+    share = RATE
     hyperparameters = {
         "quantile": Hyperparameter(
             "α, the share of domains whose loss is at most q",
@@ -53,15 +53,8 @@ class EQRM(Annealed):
     }
 
     def __init__(self, *, quantile: float = 0.75, anneal: float = 2500.0, late_lr: float | None = None) -> None:
-        super().__init__(lam=1.0, anneal=anneal)
-        self.quantile, self.late_lr = float(quantile), late_lr
-
-    def build(self, network: Network, setting: Setting) -> nn.Module:
-        self.late_rate = rate_after(self.late_lr, RATE, setting)
-        return super().build(network, setting)
-
-    def rates(self, step: int) -> Sequence[float]:
-        return [self.late_rate if step >= self.start else 1.0]
+        super().__init__(lam=1.0, anneal=anneal, late_lr=late_lr)
+        self.quantile = float(quantile)
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         each = batch.losses(network(batch.images))

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from mecam.hyperparameters import Hyperparameter, Uniform
-from mecam.methods._anneal import Annealed, rate_after
-from mecam.methods.base import Batch, Setting
+from mecam.methods._anneal import Annealed, Slowed
+from mecam.methods.base import Batch
 from mecam.methods.mmd import kernel
 from mecam.models.network import Network
 
 RATE = 0.3  # of the published learning rates: 1.5e-5 after the annealing step, 5e-5 before
 
 
-class RDM(Annealed):
+class RDM(Slowed):
     """Match the distribution of the losses in the worst domain to that of all images.
 
         mean_d CE_d + w MMD²(r_worst, r) + v [Var(r) + Var(r_worst)],   r the losses of the images
@@ -34,6 +33,7 @@ class RDM(Annealed):
     sources = 2
     images = 2
     compares = True
+    share = RATE
     before = 0.0
     hyperparameters = {
         "lam": replace(Annealed.hyperparameters["lam"], search=Uniform(1, 10)),
@@ -47,15 +47,8 @@ class RDM(Annealed):
     def __init__(
         self, *, lam: float = 5.0, anneal: float = 1500.0, variance: float = 0.004, late_lr: float | None = None
     ) -> None:
-        super().__init__(lam=lam, anneal=anneal)
-        self.variance, self.late_lr = float(variance), late_lr
-
-    def build(self, network: Network, setting: Setting) -> nn.Module:
-        self.late_rate = rate_after(self.late_lr, RATE, setting)
-        return super().build(network, setting)
-
-    def rates(self, step: int) -> Sequence[float]:
-        return [self.late_rate if step >= self.start else 1.0]
+        super().__init__(lam=lam, anneal=anneal, late_lr=late_lr)
+        self.variance = float(variance)
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         risks = F.cross_entropy(network(batch.images), batch.labels, reduction="none")

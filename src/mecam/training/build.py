@@ -93,7 +93,7 @@ def starts_at_random(recipe: Recipe) -> bool:
 
 
 def check_start(recipe: Recipe) -> None:
-    """Refuse what only a new run is refused for: unused entries, and random weights nobody asked for.
+    """Refuse what only a new run is refused for: unused entries, and random weights by default.
 
     A large backbone does not start from random weights on the user's data unless the recipe says so.
     """

@@ -233,7 +233,7 @@ def _lower_batch(recipe: Recipe, machine: Machine, data: DomainSet, seconds: flo
 
 
 def _steps(cost: Cost, seconds: float, every: int | None) -> int:
-    """Return the steps that fit into a budget beside evaluations: every so many steps, or a share of the budget."""
+    """Return the steps that fit into a budget, after evaluations every `every` steps or for a share of the budget."""
     evaluations, step = 2 * cost.evaluation, cost.step
     if every is None:
         evaluations = max(evaluations, EVALUATING * seconds if cost.evaluation else 0.0)
