@@ -7,7 +7,7 @@
 
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 _FUNCTIONS = {
     "fit": "mecam.fitting",
     "train": "mecam.training",

@@ -47,9 +47,14 @@ def test_every_extra_that_a_message_names_exists(project: dict[str, Any]) -> Non
     assert named <= set(project["optional-dependencies"])
 
 
-def test_the_changelog_begins_with_this_version() -> None:
-    headings = re.findall(r"^## (\S+?),", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    assert headings[0] == mecam.__version__
+def test_the_changelog_begins_with_this_version_and_dates_earlier_ones() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    (newest, _), *earlier = re.findall(r"^## (\S+) - (\S+)$", text, flags=re.MULTILINE)
+    assert newest == mecam.__version__
+    assert earlier
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\d", date) for _, date in earlier)
+    kinds = set(re.findall(r"^### (.+)$", text, flags=re.MULTILINE))
+    assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
 
 def test_the_citation_names_this_version_and_the_paper() -> None:
