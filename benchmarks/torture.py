@@ -1,132 +1,83 @@
-"""Test kills, failing disks and concurrent processes at length: `make torture`.
+"""Make the attacks that docs/reliability.md promises to survive, count them, and write a page: `make torture`.
 
-Real `mecam train` and `mecam bench` processes are killed at random moments and at chosen system calls, and meet failing
-file systems. Eight processes at once compete for the same runs and the same store. The script prints counts as
-Markdown; the exit code is 1 if anything was lost, duplicated or wrong. For damaged files see torture_damage.py.
+An attack is a test with the mark `attack(clause)`; the clause is the heading of docs/reliability.md that it defends.
+Those in tests/torture take minutes and run here only, all others also in `make test`. The exit code is 1 if an attack
+broke something.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import random
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter, defaultdict
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
-from tests.reliability.histories import WRITING, Blow, Tally, suffer, undisturbed
+from xml.etree import ElementTree
 
 from machine import heading, publish, table
 
-SET = ("--set", "batch=4", "--set", "image_size=16", "--set", "evaluate_every=5")
-TRAIN = ("train", "--target", "art", "--optimizer", "mecam", "--averaging", "swad", "--quiet", "--steps", "60", *SET)
-BENCH = (
-    *("bench", "--target", "art,photo", "--optimizer", "adam,mecam", "--seeds", "0", "--workers", "2"),
-    *("--steps", "30", *SET),
-)
-BLOWS = 5  # per history
-# where faults are injected: a part of the path, and the number of calls to choose from
-PLACES = {
-    "checkpoint/": 60,
-    "checkpoint/manifest.json": 8,  # its rename makes a checkpoint valid
-    "/.mecam-": 12,  # files before they are renamed
-    "records.jsonl": 20,
-    "model.safetensors": 1,
-    "done.json": 1,
-}
+ROOT = Path(__file__).parents[1]
+LONG = sorted(str(file.relative_to(ROOT)) for file in (ROOT / "tests" / "torture").glob("[!_]*.py"))
+OUTCOMES = ("survived", "broken", "not made")
+Counts = dict[str, dict[str, Counter[str]]]  # by clause and attack
 
 
-def blow(draw: random.Random) -> Blow:
-    """Draw a signal at a random moment, or with equal probability a kill or an error during a write."""
-    if draw.random() < 0.5:
-        how = draw.choice(("SIGKILL", "SIGKILL", "SIGTERM", "SIGINT"))
-        return Blow(how, draw.random(), alone=how == "SIGKILL" and draw.random() < 0.3)
-    place = draw.choice(list(PLACES))
-    how = draw.choice(("SIGKILL", "SIGKILL", "ENOSPC", "EIO", "EROFS"))
-    calls = {"ENOSPC": WRITING, "EIO": ("write", "fsync", "replace")}.get(how)
-    return Blow(how, match=place, calls=calls, at=draw.randint(1, PLACES[place]))
+def clauses(page: Path) -> list[str]:
+    """Return the headings of the page."""
+    return [line[3:] for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("## ")]
 
 
-def kills(root: Path, words: tuple[str, ...], blows: int, draw: random.Random) -> Tally:
-    """Run histories until the given number of faults has occurred."""
-    whole, tally = undisturbed(words, root / "whole"), Tally()
-    while sum(tally.landed.values()) < blows:
-        number = tally.histories
-        tally.add(suffer(words, root / str(number), [blow(draw) for _ in range(BLOWS)], whole))
-        landed = sum(tally.landed.values())
-        print(
-            f"{words[0]}: {landed} blows; lost {tally.lost}, doubled {tally.doubled}, wrong {tally.wrong}", flush=True
-        )
-    return tally
-
-
-def crowds(root: Path, rounds: int) -> list[dict[str, dict[str, int]]]:
-    """Run eight processes at once and kill two of them, repeatedly."""
-    found = []
-    for number in range(rounds):
-        command = [sys.executable, "-m", "tests.reliability.several", str(root / str(number)), "2"]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        ended = subprocess.run(
-            command, cwd=Path(__file__).parents[1], env=environment, capture_output=True, text=True, check=False
-        )
-        if ended.returncode:
-            raise RuntimeError(ended.stderr)
-        found.append(json.loads(ended.stdout))
-        print(f"crowd: {found[-1]}", flush=True)
+def read(file: Path, known: list[str]) -> Counts:
+    """Count the outcomes of the attacks in a JUnit file of pytest."""
+    found: Counts = {clause: defaultdict(Counter) for clause in known}
+    for case in ElementTree.parse(file).iter("testcase"):
+        properties = {each.attrib["name"]: each.attrib["value"] for each in case.iter("property")}
+        if (clause := properties.get("attack")) is None:
+            continue
+        if clause not in found:
+            raise SystemExit(f"{case.attrib['name']}: docs/reliability.md has no clause {clause!r}")
+        name = case.attrib["name"].partition("[")[0].removeprefix("test_").replace("_", " ")
+        found[clause][name][_outcome(case)] += 1
     return found
 
 
-def rows_of_kills(name: str, tally: Tally) -> list[list[str]]:
-    kinds = sorted({*tally.landed, *tally.missed})
-    return [[f"{name}: {kind}", str(tally.landed[kind]), str(tally.missed[kind])] for kind in kinds]
+def _outcome(case: ElementTree.Element) -> str:
+    if case.find("failure") is not None or case.find("error") is not None:
+        return "broken"
+    return "not made" if case.find("skipped") is not None else "survived"
+
+
+def render(found: Counts) -> list[str]:
+    lines = []
+    for clause, attacks in found.items():
+        rows = [[name, *(str(counts[outcome]) for outcome in OUTCOMES)] for name, counts in sorted(attacks.items())]
+        lines += ["", f"## {clause}", *(table(["attack", *OUTCOMES], rows) if rows else ["", "No attack."])]
+    return lines
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--blows", type=int, default=60, help="faults in mecam train; a third as many in mecam bench")
-    parser.add_argument("--crowds", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--tests", nargs="+", default=["tests", *LONG], help="files and folders of tests")
+    parser.add_argument("--clauses", type=Path, default=ROOT / "docs" / "reliability.md")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    draw, start = random.Random(options.seed), time.monotonic()
+    start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mecam-torture-") as scratch:
-        root = Path(scratch)
-        os.environ["MECAM_CACHE"] = str(root / "cache")
-        tallies = {}
-        for words, blows in ((TRAIN, options.blows), (BENCH, -(-options.blows // 3))):
-            (root / words[0]).mkdir()
-            tallies[f"mecam {words[0]}"] = kills(root / words[0], words, blows, draw)
-        crowded = crowds(root / "crowds", options.crowds)
-    bad = [word for tally in tallies.values() for word in (*tally.lost, *tally.doubled, *tally.wrong)]
-    bad += [str(found) for crowd in crowded for found in crowd.values() if any(found[k] for k in FAULTS)]
-    total = Tally()
-    for tally in tallies.values():
-        total.add(tally)
-    lines = heading("Torture", "cpu", {"seed": str(options.seed), "minutes": f"{(time.monotonic() - start) / 60:.0f}"})
-    lines += [
-        "",
-        f"Kills and failures: {sum(total.landed.values())} faults occurred in {total.histories} histories of "
-        f"{total.starts} starts. After each history, weights, records, predictions, done.json and the table were "
-        f"compared with the undisturbed run's, byte by byte: {len(total.lost)} lost, {len(total.doubled)} doubled, "
-        f"{len(total.wrong)} otherwise wrong.",
-        *table(["fault", "occurred", "missed"], [row for n, t in tallies.items() for row in rows_of_kills(n, t)]),
-        "",
-        f"Crowds: {len(crowded)} times eight processes on one folder of three runs, and eight on one store, with "
-        "`flock` that does nothing and two processes killed at work.",
-        *table(["", *SHOWN], [[k, *(str(sum(c[k][n] for c in crowded)) for n in SHOWN)] for k in ("train", "packing")]),
-    ]
-    lines += ["", *(f"- wrong: {word}" for word in bad)] if bad else []
-    publish(lines, options.out)
-    return 1 if bad else 0
+        results = Path(scratch) / "results.xml"
+        pytest = [sys.executable, "-m", "pytest", "-q", "-m", "attack", "-p", "no:cacheprovider"]
+        code = subprocess.call([*pytest, f"--junitxml={results}", *options.tests], cwd=ROOT)
+        if not results.exists():
+            raise SystemExit("pytest ended without results")
+        found = read(results, clauses(options.clauses))
+    total = sum((counts for attacks in found.values() for counts in attacks.values()), Counter[str]())
+    made = total["survived"] + total["broken"]
+    summary = f"attacks {made} / survived {total['survived']} / broken {total['broken']}"
+    facts = {"minutes": f"{(time.monotonic() - start) / 60:.0f}", "not made here": str(total["not made"])}
+    publish([*heading("Torture", "cpu", facts), "", f"**{summary}**", *render(found)], options.out)
+    return 1 if code else 0
 
-
-FAULTS = ("failed", "overlaps", "doubled", "differing")
-SHOWN = ("killed", "ended", *FAULTS)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -24,8 +24,10 @@ os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the marks `works_with` into JUnit's file, from which benchmarks/works_with.py writes a page."""
+    """Put marks into JUnit's file, from which benchmarks/works_with.py and benchmarks/torture.py write their pages."""
     for item in items:
+        for mark in item.iter_markers("attack"):
+            item.user_properties.append(("attack", mark.args[0]))
         for mark in item.iter_markers("works_with"):
             framework, tried = mark.args
             versions = ", ".join(f"{name} {version(name)}" for name in mark.kwargs["packages"])

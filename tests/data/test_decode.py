@@ -199,6 +199,7 @@ def test_animations_give_their_first_frame(tmp_path: Path, suffix: str) -> None:
     assert (read(tmp_path / f"a.{suffix}") == RED).all()
 
 
+@pytest.mark.attack("Untrusted files")
 @pytest.mark.parametrize("suffix", ["jpg", "png", "bmp", "webp", "ppm", "tif", "gif"])
 def test_truncated_files_are_refused_by_name(tmp_path: Path, suffix: str) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
@@ -210,6 +211,7 @@ def test_truncated_files_are_refused_by_name(tmp_path: Path, suffix: str) -> Non
             decode(source, name=f"photo/dog/a.{suffix}")
 
 
+@pytest.mark.attack("Untrusted files")
 @pytest.mark.parametrize("content", [b"no image", b"\xff\xd8\xff\xe0garbage", b"\x89PNG\r\n\x1a\n" + bytes(40)])
 def test_what_is_no_image_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.jpg").write_bytes(content)
@@ -218,6 +220,7 @@ def test_what_is_no_image_is_refused_by_name(tmp_path: Path, content: bytes) -> 
             decode(source, name="photo/a.jpg")
 
 
+@pytest.mark.attack("Untrusted files")
 def test_empty_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").touch()
     for source in (tmp_path / "a.jpg", b""):
@@ -232,6 +235,7 @@ def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:
         decode(tmp_path, name="none.png")
 
 
+@pytest.mark.attack("Untrusted files")
 @pytest.mark.parametrize(("width", "height"), [(0, 3), (3, 0)])
 def test_images_without_pixels_are_refused(tmp_path: Path, width: int, height: int) -> None:
     path = png(tmp_path / "a.png", width, height, depth=8, colour=0, rows=bytes(width * height))
@@ -239,6 +243,7 @@ def test_images_without_pixels_are_refused(tmp_path: Path, width: int, height: i
         decode(path, name="a.png")
 
 
+@pytest.mark.attack("Untrusted files")
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 def test_a_decompression_bomb_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
     for width, height in ((10_000, 9_000), (60_000, 60_000)):  # above Pillow's warning; above Pillow's own refusal
@@ -304,6 +309,7 @@ def test_measuring_agrees_with_decoding(tmp_path: Path) -> None:
         assert sorted(measure(path, upright_up_to=36)) == [23, 37]
 
 
+@pytest.mark.attack("Untrusted files")
 def test_a_picture_too_thin_to_be_resampled_is_refused(tmp_path: Path) -> None:
     path = png(tmp_path / "a.png", 1, 300_000, depth=8, colour=0, rows=bytes(300_000))
     assert decode(path, name="a.png").shape == (300_000, 1, 3)

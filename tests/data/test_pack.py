@@ -596,6 +596,7 @@ def test_large_images_take_no_more_than_one_copy_in_all_threads_together(tmp_pat
     assert grown < 7 * 6000 * 3000
 
 
+@pytest.mark.attack("What a run is trained on")
 def test_a_file_that_changes_meanwhile_is_reported(tmp_path: Path) -> None:
     root = make_folder(tmp_path / "data")
     with (root / "art/cat/0002.png").open("ab") as file:

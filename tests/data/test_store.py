@@ -120,6 +120,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
 }
 
 
+@pytest.mark.attack("Damage")
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_is_told_on_opening(damage: str, root: Path, tmp_path: Path) -> None:
     file, harm, message = DAMAGES[damage]
@@ -130,6 +131,7 @@ def test_damage_is_told_on_opening(damage: str, root: Path, tmp_path: Path) -> N
     assert str(store.path / file) in str(caught.value)
 
 
+@pytest.mark.attack("Damage")
 def test_a_damaged_image_is_found_by_verifying(store: Store) -> None:
     store.verify()
     flip(store.path / "data.bin", 3 * (store.path / "data.bin").stat().st_size // 4)
@@ -138,6 +140,7 @@ def test_a_damaged_image_is_found_by_verifying(store: Store) -> None:
         again.verify()
 
 
+@pytest.mark.attack("Damage")
 def test_an_encoded_image_that_is_damaged_is_named(root: Path, tmp_path: Path) -> None:
     store = pack(root, tmp_path / "store", mode="encoded")
     (store.path / "data.bin").write_bytes(bytes((store.path / "data.bin").stat().st_size))
@@ -147,6 +150,7 @@ def test_an_encoded_image_that_is_damaged_is_named(root: Path, tmp_path: Path) -
         Store(store.path).images(0, [1, 2])
 
 
+@pytest.mark.attack("Damage")
 def test_damaged_pixels_are_found_when_they_are_asked_for(root: Path, tmp_path: Path) -> None:
     store = pack(root, tmp_path / "store")
     content = bytearray((store.path / "data.bin").read_bytes())

@@ -4,7 +4,7 @@ import json
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,7 +84,14 @@ def mutate(draw: random.Random, way: str, content: bytes, other: bytes) -> bytes
     return bytes(changed)
 
 
-def examine(patient: Patient, scratch: Path, mutations: int, draw: random.Random, findings: Findings) -> None:
+def examine(
+    patient: Patient,
+    scratch: Path,
+    mutations: int,
+    draw: random.Random,
+    findings: Findings,
+    ways: Sequence[str] = WAYS,
+) -> None:
     """Damage one file after another, each time in a fresh copy, and read in every way."""
     healthy = {}
     for name, read in patient.readers.items():
@@ -92,7 +99,7 @@ def examine(patient: Patient, scratch: Path, mutations: int, draw: random.Random
         healthy[name] = read(scratch)
     files = patient.files()
     for number in range(mutations):
-        file, way = files[number % len(files)], WAYS[draw.randrange(len(WAYS))]
+        file, way = files[number % len(files)], draw.choice(ways)
         content, other = (patient.folder / file).read_bytes(), patient.other / file
         damaged = mutate(draw, way, content, other.read_bytes() if other.exists() else b"")
         if damaged == content or (file, way) == ("done.json", "removed"):  # a run without it is an unfinished one

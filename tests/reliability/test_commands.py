@@ -50,6 +50,7 @@ def test_rerun(out: Path, tmp_path: Path) -> None:
     assert "has that run already, finished" in said
 
 
+@pytest.mark.attack("Reruns")
 def test_rerun_on_data_that_changed(images: Path, out: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     shutil.copytree(images, kept)
@@ -65,6 +66,7 @@ def test_rerun_on_data_that_changed(images: Path, out: Path, tmp_path: Path) -> 
     assert "different: done.json: " in said
 
 
+@pytest.mark.attack("Damage")
 def test_verify(out: Path, tmp_path: Path) -> None:
     assert mecam("verify", str(out)) == (0, "intact runs: 1, damaged: 0\n")
     (run,) = (file.parent for file in out.glob("*/run.json"))
@@ -80,6 +82,7 @@ def test_verify(out: Path, tmp_path: Path) -> None:
     assert (code, "there is no run in" in said) == (2, True)
 
 
+@pytest.mark.attack("Damage")
 def test_a_store_is_checked_to_the_last_byte(images: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     assert mecam("data", "pack", str(images), "--out", str(store), "--quiet")[0] == 0

@@ -15,6 +15,7 @@ def test_mutations_change_something(way: str) -> None:
     assert mutate(random.Random(0), way, CONTENT, OTHER) != CONTENT
 
 
+@pytest.mark.attack("Damage")
 def test_damage_is_named_or_does_no_harm(tmp_path: Path) -> None:
     findings = fuzz(tmp_path, 60, seed=0)
     assert findings.wrong == []

@@ -28,6 +28,7 @@ from mecam.storage.checksums import digest_blocks
 from mecam.training import train
 from tests.data.folders import make_folder
 
+pytestmark = pytest.mark.attack("Untrusted files")
 ROOT = Path(__file__).parents[2]
 FORBIDDEN = ("pickle.load", "pickle.Unpickler", "allow_pickle=True", "weights_only=False", "yaml.load", "extractall",
              "shell=True", "os.system", "eval(", "exec(", "marshal.")  # fmt: skip

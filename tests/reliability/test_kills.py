@@ -33,6 +33,7 @@ def undisturbed(images: Path, out: Path, targets: Sequence[str], **values: objec
     return Whole(files_of(out), table(out, form="json")[0], seconds=1.0)
 
 
+@pytest.mark.attack("Kills, full disks, power cuts")
 def test_training(images: Path, tmp_path: Path) -> None:
     whole = undisturbed(images, tmp_path / "whole", DOMAINS[:1], optimizer="mecam", averaging="swad")
     blows = [
@@ -46,6 +47,7 @@ def test_training(images: Path, tmp_path: Path) -> None:
     assert sum(tally.landed.values()) == len(blows), tally
 
 
+@pytest.mark.attack("Kills, full disks, power cuts")
 def test_benchmark(images: Path, tmp_path: Path) -> None:
     """A worker that dies while it decodes is replaced."""
     store = pack(images, tmp_path / "store", mode="encoded").path

@@ -15,6 +15,7 @@ RECIPE = Recipe(target="art", steps=3, evaluate_every=1, batch=2, image_size=8)
 FILES = ("run.json", "records.jsonl", "model.safetensors", "predictions.safetensors", "done.json")
 
 
+@pytest.mark.attack("Load")
 def test_a_slow_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every sync and every read of images waits."""
     data = shapes(per_class=2)

@@ -6,13 +6,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 KILLS = 2
 
 
-def test_eight_processes_some_of_them_killed(tmp_path: Path) -> None:
+def run_crowd(root: Path) -> None:
+    """Train and pack with eight processes at once, kill two of them, and check what is left."""
     ended = subprocess.run(
-        [sys.executable, "-m", "tests.reliability.several", str(tmp_path), str(KILLS)],
+        [sys.executable, "-m", "tests.reliability.several", str(root), str(KILLS)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -24,3 +27,8 @@ def test_eight_processes_some_of_them_killed(tmp_path: Path) -> None:
     found = json.loads(ended.stdout)
     assert found["train"] == {"killed": KILLS, "ended": 3, **none}
     assert found["packing"] == {"killed": KILLS, "ended": 1, "left": 0, **none}
+
+
+@pytest.mark.attack("Several processes")
+def test_eight_processes_some_of_them_killed(tmp_path: Path) -> None:
+    run_crowd(tmp_path)

@@ -334,6 +334,7 @@ def test_a_folder_holds_one_checkpoint_in_open_formats(tmp_path: Path) -> None:
     assert json.loads((folder / names[2]).read_bytes())["dict"][0] == ["step", 2]
 
 
+@pytest.mark.attack("Kills, full disks, power cuts")
 def test_what_a_failed_save_left_makes_room_for_the_next_one(tmp_path: Path) -> None:
     save(tmp_path, OLD)
     (tmp_path / "tensors-000002.safetensors").touch()
@@ -357,6 +358,7 @@ def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 6
 
 
+@pytest.mark.attack("Damage")
 @pytest.mark.parametrize("part", ["manifest", "tensors", "tree"])
 def test_damage_is_detected_and_names_the_file(tmp_path: Path, part: str) -> None:
     save(tmp_path, NEW)
@@ -386,6 +388,7 @@ def test_a_checkpoint_of_another_version_is_reported(tmp_path: Path) -> None:
         load(tmp_path)
 
 
+@pytest.mark.attack("Kills, full disks, power cuts")
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 def test_an_error_at_any_call_leaves_a_checkpoint_and_the_next_save_cleans_up(tmp_path: Path, error: int) -> None:
     at, outcomes = 0, []
@@ -409,6 +412,7 @@ def test_an_error_at_any_call_leaves_a_checkpoint_and_the_next_save_cleans_up(tm
     assert (False, 1) not in outcomes
 
 
+@pytest.mark.attack("Kills, full disks, power cuts")
 def test_a_power_cut_at_any_call_leaves_a_checkpoint(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoint"
     save(folder, OLD)
@@ -432,6 +436,7 @@ def test_a_power_cut_at_any_call_leaves_a_checkpoint(tmp_path: Path) -> None:
     assert set(steps) == {2}
 
 
+@pytest.mark.attack("Kills, full disks, power cuts")
 def test_kills_at_every_call(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     ended = subprocess.run(

@@ -139,6 +139,7 @@ def test_a_run_is_done_only_once_it_is_marked(tmp_path: Path) -> None:
     assert folder.is_done()
 
 
+@pytest.mark.attack("Damage")
 @pytest.mark.parametrize("name", ["run.json", "records.jsonl", "model.safetensors"])
 def test_damage_to_a_finished_run_is_found(tmp_path: Path, name: str) -> None:
     folder = finished(tmp_path)
@@ -152,6 +153,7 @@ def test_damage_to_a_finished_run_is_found(tmp_path: Path, name: str) -> None:
             folder.read_model()
 
 
+@pytest.mark.attack("Damage")
 def test_a_damaged_model_of_an_unfinished_run_is_named(tmp_path: Path) -> None:
     folder = begun(tmp_path)
     folder.write_model({"w": torch.ones(2)})
@@ -161,6 +163,7 @@ def test_a_damaged_model_of_an_unfinished_run_is_named(tmp_path: Path) -> None:
             folder.read_model()
 
 
+@pytest.mark.attack("Damage")
 def test_a_damaged_checkpoint_is_named_with_what_to_do(tmp_path: Path) -> None:
     folder = begun(tmp_path)
     folder.save_checkpoint({"step": 1})
@@ -216,6 +219,7 @@ def test_results_are_read_without_torch(tmp_path: Path) -> None:
     assert ended.stdout.split()[-3:] == ["1", "some-id", "True"]
 
 
+@pytest.mark.attack("Damage")
 def test_files_of_another_run_are_named(tmp_path: Path) -> None:
     folder = finished(tmp_path / "one")
     other = RunFolder(tmp_path / "other")
@@ -227,6 +231,7 @@ def test_files_of_another_run_are_named(tmp_path: Path) -> None:
             read()
 
 
+@pytest.mark.attack("Damage")
 def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     folder, other = begun(tmp_path / "one"), RunFolder(tmp_path / "other")
     other.begin({**RECIPE, "seed": 1}, ENVIRONMENT, run_id="other")
@@ -236,6 +241,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
         folder.begin(RECIPE, ENVIRONMENT, run_id="some-id")
 
 
+@pytest.mark.attack("Damage")
 @pytest.mark.parametrize("damage", [b"", b'{"step": 0, "loss": 2.0}\n', None])
 def test_records_that_changed_since_the_checkpoint_are_found(tmp_path: Path, damage: bytes | None) -> None:
     folder = begun(tmp_path)
@@ -250,6 +256,7 @@ def test_records_that_changed_since_the_checkpoint_are_found(tmp_path: Path, dam
         folder.begin(RECIPE, ENVIRONMENT, run_id="some-id")
 
 
+@pytest.mark.attack("Several processes")
 def test_who_has_lost_the_claim_writes_nothing(tmp_path: Path) -> None:
     folder = begun(tmp_path)
 

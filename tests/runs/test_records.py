@@ -32,6 +32,7 @@ def test_records_come_back_one_a_line(file: Path) -> None:
     assert read(file.with_name("none.jsonl")) == []
 
 
+@pytest.mark.attack("Kills, full disks, power cuts")
 def test_a_last_line_cut_anywhere_is_left_out_and_written_over(file: Path) -> None:
     whole = file.read_bytes()
     start = whole.rfind(b"\n", 0, -1) + 1
@@ -45,6 +46,7 @@ def test_a_last_line_cut_anywhere_is_left_out_and_written_over(file: Path) -> No
         assert file.read_bytes() == whole[:start]
 
 
+@pytest.mark.attack("Kills, full disks, power cuts")
 def test_what_a_power_cut_writes_into_the_last_line_is_left_out(file: Path) -> None:
     whole = file.read_bytes()
     file.write_bytes(whole + b"\0" * 40)
@@ -53,6 +55,7 @@ def test_what_a_power_cut_writes_into_the_last_line_is_left_out(file: Path) -> N
     assert file.read_bytes() == whole + b'{"step": 300}\n'
 
 
+@pytest.mark.attack("Damage")
 @pytest.mark.parametrize("damage", [b"\0\0\0\n", b"{\n", b"[1]\n", b'{"loss": 1}\n', b'{"step": true}\n', b"\xff\n"])
 def test_a_damaged_line_inside_is_named(file: Path, damage: bytes) -> None:
     lines = file.read_bytes().splitlines(keepends=True)
@@ -86,6 +89,7 @@ def test_a_record_without_a_step_is_refused(file: Path, record: dict[str, Any]) 
     assert read(file) == RECORDS
 
 
+@pytest.mark.attack("Kills, full disks, power cuts")
 def test_an_error_at_any_call_leaves_whole_lines(file: Path) -> None:
     whole, at = file.read_bytes(), 0
     while True:

@@ -56,6 +56,7 @@ def test_how_often_a_run_was_resumed_does_not_show_in_its_other_files(tmp_path: 
     assert often.done_file.read_bytes() == once.done_file.read_bytes()
 
 
+@pytest.mark.attack("Kills, full disks, power cuts")
 @pytest.mark.parametrize("cut", [1, 2, 40, 10_000])
 def test_a_last_line_that_was_cut_off_is_left_out_and_written_over(cut: int, tmp_path: Path) -> None:
     folder = resumed(tmp_path)
@@ -83,6 +84,7 @@ def test_a_folder_from_before_there_were_sessions(tmp_path: Path) -> None:
     old.verify()
 
 
+@pytest.mark.attack("Damage")
 def test_damage_in_a_finished_run_is_noticed(tmp_path: Path) -> None:
     folder, other = finished(tmp_path / "one"), finished(tmp_path / "other", run_id="other-id")
     data = folder.sessions_file.read_bytes()
@@ -101,6 +103,7 @@ def test_damage_in_a_finished_run_is_noticed(tmp_path: Path) -> None:
         folder.verify()
 
 
+@pytest.mark.attack("Damage")
 def test_damage_in_an_unfinished_run_is_named(tmp_path: Path) -> None:
     folder = resumed(tmp_path)
     folder.sessions_file.write_bytes(folder.sessions_file.read_bytes().replace(b"AVX2", b"AVX3"))

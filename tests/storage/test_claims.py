@@ -71,17 +71,20 @@ def test_a_removed_claim_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.attack("Several processes")
 def test_a_dead_owner_holds_nothing(tmp_path: Path, ended: Owner) -> None:
     put(tmp_path, 7, ended)
     assert acquire(tmp_path, "job").number == 8
 
 
+@pytest.mark.attack("Several processes")
 def test_a_reused_pid_holds_nothing(tmp_path: Path) -> None:
     here = Owner.here()
     put(tmp_path, 1, replace(here, started=(here.started or 0) - 1))
     acquire(tmp_path, "job")
 
 
+@pytest.mark.attack("Several processes")
 @pytest.mark.parametrize("owner", [ELSEWHERE, b"", b"{", b"[]", b'{"pid": "x"}'])
 def test_an_unreachable_owner_holds_the_claim_until_it_is_stale(tmp_path: Path, owner: Owner | bytes) -> None:
     put(tmp_path, 1, owner, silent=STALE - 20)
@@ -100,6 +103,7 @@ def test_an_owner_sends_heartbeats(tmp_path: Path, monkeypatch: pytest.MonkeyPat
                 time.sleep(0.01)
 
 
+@pytest.mark.attack("Several processes")
 def test_a_suspended_owner_sees_that_another_has_taken_over(tmp_path: Path) -> None:
     held = acquire(tmp_path, "job")
     held.released.set()  # no more heartbeats
@@ -115,6 +119,7 @@ def test_a_suspended_owner_sees_that_another_has_taken_over(tmp_path: Path) -> N
             acquire(tmp_path, "job")
 
 
+@pytest.mark.attack("Several processes")
 def test_one_of_many_contenders_wins(tmp_path: Path) -> None:
     for number in range(1, 30):
         put(tmp_path, number, ELSEWHERE, silent=2 * STALE)
@@ -137,6 +142,7 @@ def test_one_of_many_contenders_wins(tmp_path: Path) -> None:
         won[0].release(remove=True)
 
 
+@pytest.mark.attack("Several processes")
 def test_a_contender_with_an_outdated_listing_gives_its_number_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +164,7 @@ def test_a_contender_with_an_outdated_listing_gives_its_number_back(
         assert [path.name for path in tmp_path.iterdir()] == ["job-000007"]
 
 
+@pytest.mark.attack("Several processes")
 @pytest.mark.parametrize("done", [False, True])
 def test_file_systems_without_hard_links_or_with_lost_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: bool
@@ -175,6 +182,7 @@ def test_file_systems_without_hard_links_or_with_lost_answers(
     assert [path.name for path in tmp_path.iterdir()] == ["job-000001"]
 
 
+@pytest.mark.attack("Several processes")
 def test_files_of_killed_processes_are_swept(tmp_path: Path) -> None:
     old, new = (tmp_path / f".job-{digit * 16}.new" for digit in "01")
     for path in (old, new, tmp_path / ".job-mine.new"):

@@ -49,6 +49,7 @@ def relabelled(data: ShapesSet) -> ShapesSet:
     return replace(data, pixels=tuple(pixels))
 
 
+@pytest.mark.attack("What a run is trained on")
 def test_other_labels_are_refused(data: ShapesSet, tmp_path: Path) -> None:
     recipe = start(tmp_path, data)
     other = relabelled(data)
@@ -63,12 +64,14 @@ def test_other_labels_are_refused(data: ShapesSet, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.attack("What a run is trained on")
 def test_more_images_are_refused_and_counted(data: ShapesSet, tmp_path: Path) -> None:
     recipe = start(tmp_path, data)
     with pytest.raises(RunError, match=r"images\.art is 14 there and 21 here; .*; data is "):
         train(recipe, tmp_path, device="cpu", data=shapes(per_class=3))
 
 
+@pytest.mark.attack("What a run is trained on")
 def test_a_run_without_a_checkpoint_is_of_its_data_too(data: ShapesSet, tmp_path: Path) -> None:
     recipe = Recipe(**SMALL)
 
@@ -81,6 +84,7 @@ def test_a_run_without_a_checkpoint_is_of_its_data_too(data: ShapesSet, tmp_path
         train(recipe, tmp_path, device="cpu", data=relabelled(data))
 
 
+@pytest.mark.attack("What a run is trained on")
 def test_other_weights_in_the_file_are_refused(data: ShapesSet, tmp_path: Path) -> None:
     def write(seed: int) -> None:
         torch.manual_seed(seed)
@@ -128,6 +132,7 @@ def test_a_new_checkpoint_of_an_old_run_has_the_fingerprints(data: ShapesSet, tm
         train(recipe, tmp_path, device="cpu", data=relabelled(data))
 
 
+@pytest.mark.attack("What a run is trained on")
 def test_other_code_is_reported_once_and_recorded(
     data: ShapesSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ def recipe(**values: object) -> Recipe:
     return Recipe(**{"target": "sketch", **small, **values})
 
 
+@pytest.mark.attack("Non-finite numbers")
 @pytest.mark.parametrize("optimizer", ["adam", "mecam"])
 def test_a_run_stops_with_step_names_and_state(
     optimizer: str, data: ShapesSet, tmp_path: Path, spoiled: list[str]
@@ -72,6 +73,7 @@ def test_a_run_stops_with_step_names_and_state(
     assert all(kept["state"]["network"][name].isfinite().all() for name in parameters)
 
 
+@pytest.mark.attack("Non-finite numbers")
 @pytest.mark.parametrize("optimizer", ["adam", "mecam", "adahessian"])
 def test_a_run_skips_the_step_and_counts_it(
     optimizer: str, data: ShapesSet, tmp_path: Path, spoiled: list[str]
@@ -85,6 +87,7 @@ def test_a_run_skips_the_step_and_counts_it(
     assert np.isfinite([m["loss"] for m in folder.read_result()["splits"].values()]).all()
 
 
+@pytest.mark.attack("Non-finite numbers")
 def test_a_skipped_step_changes_no_weight(
     data: ShapesSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoiled: list[str]
 ) -> None:
@@ -106,6 +109,7 @@ def test_a_skipped_step_changes_no_weight(
     assert spoiled
 
 
+@pytest.mark.attack("Non-finite numbers")
 @pytest.mark.parametrize("optimizer", ["adam", "mecam"])
 def test_steps_that_a_device_skipped_are_reported_at_the_next_evaluation(
     optimizer: str, data: ShapesSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoiled: list[str]
@@ -130,11 +134,13 @@ def test_steps_that_a_device_skipped_are_reported_at_the_next_evaluation(
     assert all(value.isfinite().all() for name, value in kept["state"]["network"].items() if "running" not in name)
 
 
+@pytest.mark.attack("Non-finite numbers")
 def test_gradients_that_explode_are_found(data: ShapesSet, tmp_path: Path) -> None:
     with pytest.raises(NonFiniteError, match="not finite"):
         train(recipe(optimizer="sgd", lr=1e30, steps=20, freeze_bn=True), tmp_path, device="cpu", data=data)
 
 
+@pytest.mark.attack("Non-finite numbers")
 @pytest.mark.parametrize("selection", ["validation", "last", "oracle"])
 def test_weights_with_outputs_that_are_not_finite_end_the_run(selection: str, data: ShapesSet, tmp_path: Path) -> None:
     chosen = recipe(lr=1e37, steps=0, selection=selection)  # finite gradients, and weights that overflow
@@ -145,6 +151,7 @@ def test_weights_with_outputs_that_are_not_finite_end_the_run(selection: str, da
         train(replace(chosen, nonfinite="skip"), tmp_path, device="cpu", data=data)
 
 
+@pytest.mark.attack("Non-finite numbers")
 @pytest.mark.parametrize("selection", ["validation", "last", "oracle"])
 def test_a_step_with_outputs_that_are_not_finite_is_not_selected(
     selection: str, data: ShapesSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -167,6 +174,7 @@ def test_a_step_with_outputs_that_are_not_finite_is_not_selected(
     assert np.isfinite([metrics["loss"] for metrics in result["splits"].values()]).all()
 
 
+@pytest.mark.attack("Non-finite numbers")
 def test_a_running_state_stays_finite() -> None:
     old = {"steps": 1, "mean": torch.ones(2)}
     new = {"steps": 2, "mean": torch.zeros(2), "count": torch.tensor(3)}
@@ -175,6 +183,7 @@ def test_a_running_state_stays_finite() -> None:
     assert finite_or(None, None) is None
 
 
+@pytest.mark.attack("Non-finite numbers")
 def test_the_device_chooses_between_running_states_alike() -> None:
     old = {"mean": torch.ones(2, device="meta"), "name": "a"}  # a value of this device cannot be read
     assert finite_or({**old, "mean": torch.zeros(2, device="meta")}, old)["mean"].shape == (2,)
@@ -187,6 +196,7 @@ def test_the_device_chooses_between_running_states_alike() -> None:
         assert chosen["name"] == "a"
 
 
+@pytest.mark.attack("Non-finite numbers")
 def test_batches_with_nothing_in_them(data: ShapesSet, tmp_path: Path) -> None:
     """Images of one colour, all of them the same: every method trains."""
     flat = replace(data, pixels=tuple(np.full_like(images, 7) for images in data.pixels))
@@ -197,6 +207,7 @@ def test_batches_with_nothing_in_them(data: ShapesSet, tmp_path: Path) -> None:
         assert np.isfinite(losses).all(), method
 
 
+@pytest.mark.attack("Non-finite numbers")
 def test_batches_too_small_for_batch_norm(data: ShapesSet, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"batch=1 .* a single number to normalize; take more or larger images"):
         train(recipe(method="mldg", batch=1), tmp_path, device="cpu", data=data)

@@ -37,6 +37,7 @@ def test_the_same_recipe_gives_the_same_bytes(run: RunFolder, data: ShapesSet, t
     assert found.again.path.parent == tmp_path
 
 
+@pytest.mark.attack("Reruns")
 def test_the_first_differences_are_reported(run: RunFolder, data: ShapesSet, tmp_path: Path) -> None:
     other = replace(data, pixels=tuple(np.ascontiguousarray(images[..., ::-1]) for images in data.pixels))
     found = rerun(run, tmp_path, device="cpu", data=other)
@@ -60,6 +61,7 @@ def test_the_first_differences_are_reported(run: RunFolder, data: ShapesSet, tmp
     assert found.lines()[1].startswith("different: records.jsonl: line 1")
 
 
+@pytest.mark.attack("Reruns")
 def test_another_environment_is_reported(
     run: RunFolder, data: ShapesSet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
