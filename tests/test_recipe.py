@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from mecam.recipe import PROTOCOL, SHAPES, Recipe, RecipeError, assign, departures, read, recipe_of
+from mecam.defaults import PROTOCOL, SHAPES
+from mecam.recipe import Recipe, RecipeError, assign, departures, read, recipe_of
 from mecam.runs import RunError
 
 

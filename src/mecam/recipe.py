@@ -18,9 +18,9 @@ from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
-from mecam import profiles
+from mecam.defaults import FISH_OUTER, SHAPES, with_defaults
 from mecam.near import hint, plain
-from mecam.preprocessing import IMAGE_SIZES, Resize
+from mecam.preprocessing import Resize
 from mecam.profiles import RecipeError as RecipeError
 from mecam.run_ids import TODAY, renamed, run_id
 
@@ -30,39 +30,11 @@ Trainable = Literal["all", "head"]
 Augment = Literal["protocol", "flips", "randaugment", "none"]
 Settings = dict[str, Any]
 
-# defaults by data set: the protocol's, on images of the backbone's own size, for all but the embedded one. Embedded
-# images have 32 pixels; enlarging them adds nothing
-SHAPES: dict[str, Any] = {"backbone": "resnet8", "steps": 300, "evaluate_every": 50, "lr": 3e-3, "image_size": 32}
-PROTOCOL: dict[str, Any] = {"backbone": "lite0", "steps": 5000, "evaluate_every": 100, "lr": 5e-5, "image_size": None}
-# a head on frozen features: there are no images to augment, and no layers for a virtual domain
-HEAD: dict[str, Any] = {
-    "steps": 500,
-    "evaluate_every": 50,
-    "lr": 1e-3,
-    "lr_schedule": "cosine",
-    "augment": "none",
-    "virtual": "none",
-}
-# on the embedded set networks start from scratch, where the published weights of these penalties prevent learning
-FROM_SCRATCH = {
-    "irm": {"lam": 1.0},
-    "fishr": {"lam": 100.0},
-    "iga": {"lam": 1.0},
-    "cad": {"lam": 0.001},
-    "condcad": {"lam": 0.001},
-    "iberm": {"lam": 1.0},
-    "ibirm": {"lam": 1.0, "ib_lam": 1.0},
-}
-BATCHES = {"arm": 8, "rdm": 88}  # images per domain of methods whose authors do not use 32
-AVERAGINGS = {"ermplusplus": ("ema", {"decay": 0.9999})}  # of methods that include an averaging
-OPTIMIZERS = {"fish": "sgd"}  # methods that are not defined with Adam
-META_LR = 0.5  # Fish's lr
 # entries that others take their defaults from, in this order
 DECIDING = (
     *("data", "method", "trainable", "optimizer", "base", "backbone", "weights", "pretrained"),
     *("method_settings", "optimizer_settings"),
 )
-FISH_OUTER = {"momentum": 0.0, "weight_decay": 0.0}  # Fish's outer step
 # entries by the plain names that they have elsewhere
 ELSEWHERE = {"learningrate": "lr", "batchsize": "batch", "iterations": "steps", "model": "backbone", "dataset": "data"}
 TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", dict: "a table"}
@@ -290,30 +262,7 @@ def _with_defaults(values: dict[str, Any], profile: str | None) -> dict[str, Any
     values["data"] = spelled(values.get("data", Recipe.data))
     if (sources := values.get("sources")) is not None:  # in one order: they are a part of the run's name
         values["sources"] = ",".join(sorted({name.replace(",", "\\,") for name in names_in(sources)}))
-    embedded = values["data"] == Recipe.data
-    defaults = {**(SHAPES if embedded else PROTOCOL), **(HEAD if values.get("trainable") == "head" else {})}
-    method = values.get("method", Recipe.method)
-    if method in OPTIMIZERS:
-        values.setdefault("optimizer", OPTIMIZERS[method])
-    if method in AVERAGINGS and "averaging" not in values:
-        values["averaging"], settings = AVERAGINGS[method]
-        values.setdefault("averaging_settings", settings)
-    if method == "fish" and values["optimizer"] == "sgd":
-        under_adam = defaults if profile is None else profiles.defaults(profile, {**values, "optimizer": "adam"})
-        values |= _fish(values, under_adam["lr"])
-    named: Settings = {} if profile is None else profiles.defaults(profile, values)
-    if profile is None and embedded and method in FROM_SCRATCH:
-        named["method_settings"] = FROM_SCRATCH[method]
-    chosen = {**baseline(), **defaults, "batch": BATCHES.get(method, 32), **named, **values}
-    chosen |= {key: {**named[key], **values.get(key, {})} for key, value in named.items() if isinstance(value, dict)}
-    backbone = chosen["backbone"]
-    if chosen["image_size"] is None:
-        chosen["image_size"] = IMAGE_SIZES.get(backbone)
-    if backbone.startswith(("timm/", "hf-hub:")) and chosen["weights"] is None and chosen["pretrained"] is None:
-        chosen["pretrained"] = True  # the default, as a part of the run's name
-    if "lr" not in named and "lr" not in values:
-        chosen["lr"] = defaults["lr"] * profiles.lr_ratio(chosen)
-    return chosen
+    return with_defaults(values, profile, baseline())
 
 
 def is_variant(recipe: Recipe) -> bool:
@@ -323,14 +272,6 @@ def is_variant(recipe: Recipe) -> bool:
     outer = {"weight_decay": recipe.weight_decay, **recipe.optimizer_settings}
     plain = all(outer.get(name) == value for name, value in FISH_OUTER.items())
     return recipe.optimizer != "sgd" or not plain or "inner_lr" not in recipe.method_settings
-
-
-def _fish(values: Mapping[str, Any], adam_lr: float) -> dict[str, Any]:
-    """Return the entries that make fish under SGD the published Fish, unless they are given."""
-    settings = {"inner_lr": adam_lr, **values.get("method_settings", {})}
-    lr = values.get("lr", settings.get("meta_lr", META_LR))
-    outer = {**FISH_OUTER, **values.get("optimizer_settings", {})}  # a recipe's weight_decay is the inner Adam's
-    return {"lr": lr, "method_settings": settings, "optimizer_settings": outer}
 
 
 def spelled(data: str) -> str:

@@ -21,8 +21,9 @@ from typing import Any
 from mecam import profiles
 from mecam.benchmark.settings import registry
 from mecam.benchmark.tables import AVERAGE, Key, Row
+from mecam.defaults import OPTIMIZERS
 from mecam.near import plain
-from mecam.recipe import OPTIMIZERS, Recipe
+from mecam.recipe import Recipe
 
 ALL = "Average"  # of the data sets, in the tables that have them side by side
 TARGETS = {  # as in the tables: as in the folders

@@ -10,9 +10,10 @@ import numpy as np
 
 from mecam import methods, profiles
 from mecam.data.splits import seed_hash
+from mecam.defaults import PROTOCOL
 from mecam.hyperparameters import Choice, Hyperparameter, LogUniform, Search, Uniform
 from mecam.optim.registry import find as find_optimizer
-from mecam.recipe import PROTOCOL, Recipe, is_variant
+from mecam.recipe import Recipe, is_variant
 
 LR, RHO, WEIGHT = (1e-6, 1e-5, 3e-5), (0.01, 0.05, 0.1, 0.2), (0.05, 0.1, 0.15, 0.2)
 GLOBAL: Mapping[str, Search] = {  # DomainBed's, for images of 224 pixels

@@ -10,8 +10,9 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from mecam.defaults import OPTIMIZERS
 from mecam.near import hint
-from mecam.recipe import OPTIMIZERS, Recipe, RecipeError
+from mecam.recipe import Recipe, RecipeError
 from mecam.registry import Registry
 
 Entries = Mapping[str, Any]

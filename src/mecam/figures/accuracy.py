@@ -11,9 +11,9 @@ from mecam.analysis._figure import new_figure
 from mecam.benchmark import paper
 from mecam.benchmark.results import Result
 from mecam.benchmark.tables import AVERAGE, Key, Row, completeness_and_validation, rows
+from mecam.defaults import OPTIMIZERS
 from mecam.figures import _style
 from mecam.figures.points import Missing, Point, departures, named, published_average
-from mecam.recipe import OPTIMIZERS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

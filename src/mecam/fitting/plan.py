@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from mecam.data.open import READING
+from mecam.defaults import PROTOCOL
 from mecam.models.registry import find as find_backbone
-from mecam.recipe import PROTOCOL, Recipe, RecipeError
+from mecam.recipe import Recipe, RecipeError
 from mecam.runs import RunError, write_atomic
 from mecam.runs.files import read_sealed
 from mecam.storage.checksums import seal

@@ -13,7 +13,7 @@ from mecam.methods.base import Batch, Method, Setting
 from mecam.models.network import Network
 
 BETAS = (0.9, 0.999)  # Adam's
-META_LR = 0.5  # as in mecam.recipe, which does not import torch
+META_LR = 0.5  # as in mecam.defaults, which does not import torch
 
 
 class Fish(Method):
