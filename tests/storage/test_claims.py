@@ -150,8 +150,8 @@ def test_a_contender_with_an_outdated_listing_gives_its_number_back(
     put(tmp_path, 3, ELSEWHERE, silent=2 * STALE)
     require, later = claims._require_free, ExitStack()
 
-    def slow(path: Path, now: float) -> None:
-        require(path, now)
+    def slow(path: Path, now: float, **options: bool) -> None:
+        require(path, now, **options)
         monkeypatch.setattr(claims, "_require_free", require)
         for _ in range(3):
             acquire(tmp_path, "job").release()
@@ -161,7 +161,7 @@ def test_a_contender_with_an_outdated_listing_gives_its_number_back(
     with later:
         with pytest.raises(HeldError):
             acquire(tmp_path, "job")
-        assert [path.name for path in tmp_path.iterdir()] == ["job-000007"]
+        assert [path.name for path in tmp_path.glob("job-*")] == ["job-000007"]
 
 
 @pytest.mark.attack("Several processes")
@@ -183,14 +183,65 @@ def test_file_systems_without_hard_links_or_with_lost_answers(
 
 
 @pytest.mark.attack("Several processes")
-def test_files_of_killed_processes_are_swept(tmp_path: Path) -> None:
-    old, new = (tmp_path / f".job-{digit * 16}.new" for digit in "01")
-    for path in (old, new, tmp_path / ".job-mine.new"):
-        path.touch()
-        os.utime(path, (0, 0))
-    os.utime(new)
+def test_staging_folders_of_earlier_claims_are_removed_and_no_others(tmp_path: Path) -> None:
+    put(tmp_path, 6, ELSEWHERE, silent=2 * STALE)
+    earlier, later, other = (
+        tmp_path / f".{name}-{'0' * 16}" for name in ("job-000006", "job-000008", "another-000001")
+    )
+    for path in (earlier, later, other, tmp_path / f".job-000002-{'1' * 16}.old"):
+        path.mkdir()
+        (path / "file").touch()
+    with acquire(tmp_path, "job") as held:
+        names = {later.name, other.name, held.staging.name, "job-000007"}
+        assert {path.name for path in tmp_path.iterdir()} == names
+    assert {path.name for path in tmp_path.iterdir()} == names - {held.staging.name}
+
+
+@pytest.mark.attack("Several processes")
+def test_a_suspended_owner_can_neither_write_nor_remove(tmp_path: Path) -> None:
+    """Wherever it wakes: a file that it prepared cannot take its place, and none that it removes is removed."""
+    held = acquire(tmp_path, "job")
+    held.released.set()  # no more heartbeats
+    (held.staging / "prepared").touch()
+    os.utime(put(tmp_path, held.number, ELSEWHERE), (0, 0))
+    kept = tmp_path / "kept"
+    kept.write_bytes(b"of its successor")
     with acquire(tmp_path, "job"):
-        assert sorted(path.name for path in tmp_path.iterdir()) == [new.name, ".job-mine.new", "job-000001"]
+        for act in (
+            lambda: os.replace(held.staging / "prepared", kept),
+            lambda: os.replace(kept, held.staging / "removed"),
+            lambda: (held.staging / "new").touch(),
+        ):
+            with pytest.raises(FileNotFoundError):
+                act()
+        held.release()
+        assert kept.read_bytes() == b"of its successor"
+
+
+@pytest.mark.attack("Several processes")
+def test_an_owner_suspended_while_taking_over_gets_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It wakes when another process has taken the number, and the staging folder with it."""
+    link = claims._link
+
+    def slow(*args: Any) -> bool:
+        monkeypatch.setattr(claims, "_link", link)
+        later.enter_context(acquire(tmp_path, "job"))
+        return link(*args)
+
+    monkeypatch.setattr(claims, "_link", slow)
+    with ExitStack() as later, pytest.raises(HeldError):
+        acquire(tmp_path, "job")
+    assert [path.name for path in tmp_path.iterdir()] == ["job-000001"]
+
+
+@pytest.mark.attack("Several processes")
+def test_a_claim_dated_in_the_future_becomes_stale(tmp_path: Path) -> None:
+    path = put(tmp_path, 1, ELSEWHERE, silent=-1e6)
+    with pytest.raises(HeldError, match="last heartbeat 0 s ago"):
+        acquire(tmp_path, "job")
+    assert path.stat().st_mtime <= time.time()  # so it expires as any other
+    os.utime(path, (time.time() - STALE - 20,) * 2)
+    assert acquire(tmp_path, "job").number == 2
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

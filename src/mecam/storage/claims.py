@@ -4,9 +4,16 @@ A claim is a numbered file, <name>-000007, that identifies its owner. The highes
 file: every file system grants that to one process only, network file systems included, where locks may cover one
 machine or do nothing. The next number is free once the owner has released the claim, once the owner was a process of
 this machine and has ended, or once its last heartbeat is STALE seconds old. Both times compared are the file system's,
-so clocks of machines may differ.
+so clocks of machines may differ. A heartbeat dated in the future is dated anew by whoever wants the claim.
 
 Numbers only grow. A process that acts on an outdated listing gets a number that is not the highest, and gives it back.
+
+A process that was suspended for longer than STALE still believes that it is the owner, wherever in its code it wakes.
+So an owner writes and removes files through the staging folder of its claim, .<name>-000007-<token>: it writes a file
+there and renames it to its place, or renames a file to there and removes it. The next owner takes the folder away,
+before `acquire` returns. From then on every such rename fails, whenever it was prepared. The staging folder is created
+before the claim and never again; its token keeps it apart from those of other contenders for the number, and of numbers
+that are used again after `release(remove=True)`.
 """
 
 from __future__ import annotations
@@ -16,6 +23,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import socket
 import threading
 import time
@@ -68,11 +76,17 @@ class Claim:
     folder: Path
     name: str
     number: int
+    token: str = field(default_factory=lambda: secrets.token_hex(8), repr=False)
     released: threading.Event = field(default_factory=threading.Event, repr=False)
 
     @property
     def path(self) -> Path:
         return _path(self.folder, self.name, self.number)
+
+    @property
+    def staging(self) -> Path:
+        """The folder to write and remove through; it is gone once another process has taken over."""
+        return self.folder / f".{self.name}-{self.number:06d}-{self.token}"
 
     def is_held(self) -> bool:
         """Return whether no other process has taken over, as happens to a process that was suspended for long."""
@@ -89,6 +103,7 @@ class Claim:
         The file is overwritten in place, which takes no space on a full disk.
         """
         self.released.set()
+        shutil.rmtree(self.staging, ignore_errors=True)
         with contextlib.suppress(OSError):  # taken over, or out of reach: others will see that it is stale
             if remove:
                 os.unlink(self.path)
@@ -114,24 +129,40 @@ class Claim:
 def acquire(folder: Path, name: str) -> Claim:
     """Take the claim of this name. Raise HeldError if another process holds it, OSError if the folder is read-only."""
     content = json.dumps(asdict(Owner.here())).encode() + b"\n"
-    temporary = folder / f".{name}-{secrets.token_hex(8)}.new"
-    _create(temporary, content)
-    try:
-        while True:
-            last = _highest(folder, name)
-            if last:
-                _require_free(_path(folder, name, last), os.stat(temporary).st_mtime)
-            claim = Claim(folder, name, last + 1)
-            if _link(temporary, claim.path, content):
-                if claim.is_held():
-                    break
-                os.unlink(claim.path)
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+    while (claim := _next(folder, name, content)) is None:
+        pass
     threading.Thread(target=claim.send_heartbeats, name="mecam claim", daemon=True).start()
+    try:
+        _fence(claim)
+    except BaseException:
+        claim.release()
+        raise
     _sweep(claim)
     return claim
+
+
+def _next(folder: Path, name: str, content: bytes) -> Claim | None:
+    """Take the next number. Return None if another process was faster."""
+    last = _highest(folder, name)
+    claim = Claim(folder, name, last + 1)
+    os.mkdir(claim.staging)
+    is_mine = False
+    try:
+        owner = claim.staging / "owner"
+        _create(owner, content)
+        if last:
+            _require_free(_path(folder, name, last), os.stat(owner).st_mtime, redate=True)
+        if _link(owner, claim.path, content):
+            is_mine = claim.is_held()
+            if not is_mine:
+                os.unlink(claim.path)
+    except FileNotFoundError:  # the staging folder was taken away: another process has a higher number
+        if not folder.exists():
+            raise
+    finally:
+        if not is_mine:
+            shutil.rmtree(claim.staging, ignore_errors=True)
+    return claim if is_mine else None
 
 
 def is_held(folder: Path, name: str) -> bool:
@@ -145,7 +176,7 @@ def is_held(folder: Path, name: str) -> bool:
     return False
 
 
-def _require_free(path: Path, now: float) -> None:
+def _require_free(path: Path, now: float, *, redate: bool = False) -> None:
     """Raise HeldError unless the claim in this file has ended; `now` is the file system's time."""
     try:
         content, touched = path.read_bytes(), path.stat().st_mtime
@@ -156,6 +187,9 @@ def _require_free(path: Path, now: float) -> None:
     owner = _owner(content)
     if owner is not None and owner.is_gone():
         return
+    if redate and touched > now:
+        with contextlib.suppress(OSError):
+            os.utime(path)
     age = max(0.0, now - touched)
     if age < STALE:
         who = "a process" if owner is None else f"process {owner.pid} on {owner.host}"
@@ -195,16 +229,26 @@ def _create(path: Path, content: bytes) -> None:
         os.close(descriptor)
 
 
+def _fence(claim: Claim) -> None:
+    """Take the staging folders of earlier claims away from their owners, in one operation each, and remove them."""
+    pattern = re.compile(rf"\.{re.escape(claim.name)}-(\d{{6,}})-[0-9a-f]{{16}}(\.old)?")
+    for name in os.listdir(claim.folder):
+        found = pattern.fullmatch(name)
+        if found is None or int(found[1]) > claim.number or name == claim.staging.name:
+            continue
+        taken = claim.folder / (name if found[2] else f"{name}.old")
+        with contextlib.suppress(FileNotFoundError):  # its owner, or a later one, removed it
+            os.rename(claim.folder / name, taken)
+        shutil.rmtree(taken, ignore_errors=True)  # on NFS, files that a suspended process has open stay
+
+
 def _sweep(claim: Claim) -> None:
-    """Remove the claims before this one, and the files of processes that were killed while acquiring."""
+    """Remove the claims before this one."""
     with contextlib.suppress(OSError):
-        now = os.stat(claim.path).st_mtime
-        for entry in os.scandir(claim.folder):
-            temporary = re.fullmatch(rf"\.{re.escape(claim.name)}-[0-9a-f]{{16}}\.new", entry.name)
-            with contextlib.suppress(OSError):
-                is_old = temporary and now - entry.stat().st_mtime > STALE
-                if is_old or 0 < _number(entry.name, claim.name) < claim.number:
-                    os.unlink(entry.path)
+        for name in os.listdir(claim.folder):
+            if 0 < _number(name, claim.name) < claim.number:
+                with contextlib.suppress(OSError):
+                    os.unlink(claim.folder / name)
 
 
 def _highest(folder: Path, name: str) -> int:
