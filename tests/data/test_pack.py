@@ -32,6 +32,7 @@ from mecam.data.pack import pack, pack_set
 from mecam.data.shapes import shapes
 from mecam.data.store import Store
 from mecam.progress import Event
+from mecam.storage.publishing import leftovers
 from tests.data.conftest import Decoded
 from tests.data.folders import make_folder, pixels_of, save
 
@@ -317,11 +318,12 @@ class TestInterruption:
 
     def kill_after(self, shards: int, root: Path, out: Path, mode: Any = "decoded") -> Path:
         """Pack in another process, and kill it when this many shards are complete. Return the folder of its work."""
-        work = out.parent / f".{out.name}.packing"
+        before = set(leftovers(out))
         child = fork.Process(target=pack, args=(root, out), kwargs={"mode": mode, "workers": 2})
         child.start()
         try:
             for _ in range(2000):
+                work = next((folder for folder in leftovers(out) if folder not in before), out)
                 if len(list(work.glob("shard-*"))) >= shards:
                     break
                 time.sleep(0.005)
@@ -358,7 +360,7 @@ class TestInterruption:
             first, second, *_ = sorted(work.glob("shard-*"))
             first.write_bytes(first.read_bytes()[:-1])
             second.write_bytes(b"")
-            self.kill_after(6, root, tmp_path / "store")
+            work = self.kill_after(6, root, tmp_path / "store")
         data = work / "store" / "data.bin"
         damaged = bytearray(data.read_bytes())
         damaged[:] = bytes(byte ^ 0x55 for byte in damaged)  # as if nothing had reached the disk before a power cut
@@ -438,7 +440,7 @@ class TestInterruption:
             slow_down(slow, 10)
             child = fork.Process(target=pack, args=(root, tmp_path / "store"))
             child.start()
-            while not (tmp_path / ".store.packing").exists():
+            while not leftovers(tmp_path / "store"):
                 time.sleep(0.005)
         phases = []
 
@@ -498,7 +500,7 @@ class TestFullDisk:
             ):
                 pack(root, disk / "store", workers=2)
         assert not (disk / "store").exists()
-        work = disk / ".store.packing"
+        [work] = leftovers(disk / "store")
         complete = [int(mark.stem.removeprefix("shard-")) for mark in work.glob("shard-*.json")]
         assert len(complete) >= 3, "9 images were decoded, and each thread has one shard of two in hand"
         written = (work / "store" / "data.bin").read_bytes()

@@ -24,6 +24,7 @@ from mecam.progress import Event
 from mecam.recipe import Recipe
 from mecam.runs import RunError, RunFolder
 from mecam.storage import claims
+from mecam.storage.publishing import leftovers
 from mecam.training import loop
 
 ALLOWED = (RunError, DataError)
@@ -238,23 +239,25 @@ def _pack_halfway(images: Path, out: Path) -> None:
     out.mkdir()
     with suppress(_Enough):
         pack(images, out / "store", workers=1, progress=stop)
-    if not (out / ".store.packing").exists():  # it was done before it was stopped: as if killed before the last move
+    if not leftovers(out / "store"):  # it was done before it was stopped: as if killed before the last move
         shutil.rmtree(out)
         _pack_all_but_the_move(images, out)
+    [work] = leftovers(out / "store")
+    work.rename(out / ".store.packing")  # the same name in both folders, to swap files
     _writing.SHARD_BYTES = size
 
 
 def _pack_all_but_the_move(images: Path, out: Path) -> None:
-    move = _writing.files.move_folder
+    move = _writing.publishing.publish
 
     def stop(*_: object) -> None:
         raise _Enough
 
     out.mkdir()
-    _writing.files.move_folder = stop  # type: ignore[assignment]
+    _writing.publishing.publish = stop  # type: ignore[assignment]
     with suppress(_Enough):
         pack(images, out / "store", workers=1)
-    _writing.files.move_folder = move
+    _writing.publishing.publish = move
 
 
 def _packing_on(images: Path) -> Reader:

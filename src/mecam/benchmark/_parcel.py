@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import shutil
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import Any
 from mecam.data.domains import DataError
 from mecam.data.open import SHAPES, cache_folder, open_data
 from mecam.data.store import DATA, HEADER, INDEX, NAMES, Store, is_store
+from mecam.storage import publishing
+from mecam.storage.files import writing
 
 PIECE = 64 << 20  # bytes of a data set in one Ray object
 
@@ -46,33 +47,30 @@ class Parcel:
             seen = Store(self.path)
             if seen.fingerprint == self.fingerprint:
                 return seen
-        stores = cache_folder() / "stores"
-        place, unfinished = stores / self.fingerprint, stores / f".{self.fingerprint}.part"
-        if is_store(place):
-            return Store(place)
-        if self.pieces is None:
-            return None
-        stores.mkdir(parents=True, exist_ok=True)
-        with (stores / f".{self.fingerprint}.lock").open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not is_store(place):  # not written while this process waited
-                self._write(unfinished, self.pieces)
-                unfinished.rename(place)
+        place = cache_folder() / "stores" / self.fingerprint
+        while not is_store(place):
+            if self.pieces is None:
+                return None
+            with publishing.private_folder(place, error=DataError) as work:
+                if not is_store(place):
+                    _write(work / "store", self.pieces)
+                    if not publishing.publish(work / "store", place, error=DataError) and not is_store(place):
+                        raise DataError(f"{place} exists and is not a store; remove it")
+        publishing.sweep(place)
         return Store(place)
 
-    def _write(self, folder: Path, files: Mapping[str, Sequence[Any]]) -> None:
-        import ray
 
-        shutil.rmtree(folder, ignore_errors=True)  # a killed process may have left it
+def _write(folder: Path, files: Mapping[str, Sequence[Any]]) -> None:
+    import ray
+
+    with writing(folder, error=DataError):
         folder.mkdir()
-        try:
-            for name, pieces in files.items():
-                with (folder / name).open("wb") as file:
-                    for piece in pieces:
-                        file.write(ray.get(piece))
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+        for name, pieces in files.items():
+            with (folder / name).open("xb") as file:
+                for piece in pieces:
+                    file.write(ray.get(piece))
+                file.flush()
+                os.fsync(file.fileno())
 
 
 def _pieces(file: Path) -> Iterator[bytes]:

@@ -1,7 +1,8 @@
 """Write a store: shards in parallel, then index and header, then one move.
 
 Each thread writes whole shards, runs of consecutive images, to their place in one file. A small file beside it marks
-a complete shard, with its checksum. All is in a hidden folder beside the store's place until the store is moved there.
+a complete shard, with its checksum. All is in a hidden folder of this process until the store is moved to its place
+(`mecam.storage.publishing`). The next process copies the complete shards of one that was killed.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ import json
 import os
 import shutil
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -42,11 +42,11 @@ from mecam.data.store import (
 )
 from mecam.data.store import seal as seal_header
 from mecam.progress import Event, Progress
-from mecam.storage import claims, files
+from mecam.storage import files, publishing
 from mecam.storage.checksums import digest_blocks, read_blocks, seal, unseal
 
 SHARD_BYTES = 8 << 20  # lost by a kill at most, per thread
-INTERVAL = 0.1  # seconds between reports, and between tries to claim the place
+INTERVAL = 0.1  # seconds between reports
 SHOWN = 10  # unreadable images in an error message
 PICTURE = np.dtype([("width", "<u4"), ("height", "<u4"), ("digest", "V8")])  # from the image file
 
@@ -127,69 +127,71 @@ class Plan:
 
 def write(plan: Plan, out: Path, *, on_error: OnError, threads: int, report: Progress) -> Store:
     """Return the store of this plan at `out`. Write it unless it exists."""
-    with only_writer(out, report) as guard:
-        work = out.parent / f".{out.name}.packing"
-        if not _exists(plan, out, on_error):
-            files.make_folder(work / "store", error=CannotWriteError)
-            shards = _fill(plan, work / "store" / DATA, threads, report)
-            _finish(plan, work / "store", shards, on_error)
-            guard()
-            files.move_folder(work / "store", out, error=CannotWriteError)
-        shutil.rmtree(work, ignore_errors=True)
+
+    def waiting() -> None:
+        report(Event("waiting", text="another process packs the same images"))
+
+    while not _exists(plan, out, on_error):
+        with publishing.private_folder(out, waiting=waiting, error=CannotWriteError) as work:
+            if not _exists(plan, out, on_error):
+                store = work / "store"
+                files.make_folder(store, error=CannotWriteError)
+                shards = _fill(plan, store / DATA, threads, report)
+                _finish(plan, store, shards, on_error)
+                publishing.publish(store, out, error=CannotWriteError)
+    publishing.sweep(out)
     return Store(out)
 
 
-@contextlib.contextmanager
-def only_writer(out: Path, report: Progress) -> Iterator[Callable[[], None]]:
-    """Hold the claim beside `out`. Report "waiting" while another process holds it.
-
-    The yielded function raises a DataError once another process has taken over, as happens to a process that was
-    suspended for minutes.
-    """
-    files.make_folder(out.parent, error=CannotWriteError)
-    while True:
-        with writing(out), contextlib.suppress(claims.HeldError):
-            held = claims.acquire(out.parent, f".{out.name}.claim")
-            break
-        report(Event("waiting", text="another process packs the same images"))
-        time.sleep(INTERVAL)
-    try:
-        yield partial(held.require, out, DataError)
-    finally:
-        held.release(remove=out.exists())  # a finished store needs no claim
-
-
 def _fill(plan: Plan, path: Path, threads: int, report: Progress) -> list[Shard]:
-    """Write the shards that are not complete yet."""
+    """Write all shards to a new file. Copy those that earlier writers completed, the last first."""
     offsets, shards = plan.offsets(), plan.shards()
+    former = [data for data in path.parent.parent.rglob(DATA) if data != path]
     with writing(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        _reserve(descriptor, path, int(offsets[-1]))
+        _reserve(descriptor, path, int(offsets[-1]), former)
         filling = _Filling(plan, path, descriptor, offsets, [0] * len(shards), [0] * len(shards))
+
+        def show() -> None:
+            report(counted("packing", sum(filling.done), len(plan), sum(filling.unreadable)))
+
+        complete: dict[int, Shard] = {}
+        for number in reversed(range(len(shards) if former else 0)):
+            if (shard := filling.copied(number, shards[number], former)) is not None:
+                complete[number] = shard
+                show()
         with ThreadPoolExecutor(threads) as executor:
-            futures = [executor.submit(filling.shard, number, images) for number, images in enumerate(shards)]
-            pending = set(futures)
+            futures = {
+                number: executor.submit(filling.shard, number, images)
+                for number, images in enumerate(shards)
+                if number not in complete
+            }
+            pending = set(futures.values())
             try:
                 while pending:
                     done, pending = wait(pending, timeout=INTERVAL, return_when=FIRST_COMPLETED)
                     for future in done:
                         future.result()
-                    report(counted("packing", sum(filling.done), len(plan), sum(filling.unreadable)))
+                    show()
             except BaseException:
                 filling.stop.set()
                 executor.shutdown(cancel_futures=True)
                 raise
         with writing(path):
             os.fsync(descriptor)
-        return [future.result() for future in futures]
+        written = complete | {number: future.result() for number, future in futures.items()}
+        return [written[number] for number in range(len(shards))]
     finally:
         os.close(descriptor)
 
 
-def _reserve(descriptor: int, path: Path, size: int) -> None:
-    """Give the file its size. Fail before hours of work if the disk is clearly too small."""
-    missing = size - os.fstat(descriptor).st_blocks * 512
+def _reserve(descriptor: int, path: Path, size: int, former: Sequence[Path]) -> None:
+    """Give the file its size. Fail before hours of work if the disk is clearly too small.
+
+    Earlier writers' files shrink as they are copied.
+    """
+    missing = size - sum(data.stat().st_blocks * 512 for data in former)
     with writing(path, missing):
         if missing > shutil.disk_usage(path.parent).free:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -208,16 +210,26 @@ class _Filling:
     unreadable: list[int]
     stop: threading.Event = field(default_factory=threading.Event)
 
+    def copied(self, number: int, images: range, former: Sequence[Path]) -> Shard | None:
+        """Copy a shard that an earlier writer completed, and cut its file there, so that both fit on the disk."""
+        start, end = int(self.offsets[images.start]), int(self.offsets[images.stop])
+        found = None
+        for data in former:
+            content, known = b"", None
+            with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
+                known = Shard(**unseal(_mark(data, number).read_bytes(), self._belongs_to(images)))
+                content = b"".join(read_blocks(data, start, end - start))
+            if found is None and known is not None and known.digest == digest_blocks([content]):
+                found = known
+                with writing(self.path, len(content)):
+                    files.write_all(self.descriptor, content, start)
+                self._keep(number, images, found)
+                self.done[number], self.unreadable[number] = len(images), len(found.reasons)
+            with contextlib.suppress(OSError):
+                os.truncate(data, min(start, data.stat().st_size))
+        return found
+
     def shard(self, number: int, images: range) -> Shard:
-        mark = self.path.parent.parent / f"shard-{number:06d}.json"
-        # part of the checksum, so that a mark left by other data does not match it
-        belongs_to = json.dumps([self.plan.source, images.start, images.stop]).encode()
-        with contextlib.suppress(OSError, ValueError, TypeError, RecursionError):
-            known = Shard(**unseal(mark.read_bytes(), belongs_to))
-            start, end = int(self.offsets[images.start]), int(self.offsets[images.stop])
-            if known.digest == digest_blocks(read_blocks(self.path, start, end - start)):
-                self.done[number], self.unreadable[number] = len(images), len(known.reasons)
-                return known
         digest, reasons = hashlib.blake2b(digest_size=16), {}
         pictures = np.zeros(len(images), dtype=PICTURE)
         for place, image in enumerate(images):
@@ -236,14 +248,25 @@ class _Filling:
                 files.write_all(self.descriptor, content, int(self.offsets[image]))
             digest.update(content)
             self.done[number] += 1
-        shard = Shard(digest.hexdigest(), pictures.tobytes().hex(), reasons)
-        write_atomic(mark, seal(asdict(shard), belongs_to))
+        return self._keep(number, images, Shard(digest.hexdigest(), pictures.tobytes().hex(), reasons))
+
+    def _keep(self, number: int, images: range, shard: Shard) -> Shard:
+        """Mark a shard as complete."""
+        write_atomic(_mark(self.path, number), seal(asdict(shard), self._belongs_to(images)))
         return shard
+
+    def _belongs_to(self, images: range) -> bytes:
+        """Return a part of a mark's checksum, so that a mark left by other data does not match it."""
+        return json.dumps([self.plan.source, images.start, images.stop]).encode()
+
+
+def _mark(data: Path, number: int) -> Path:
+    """Return the file that marks a shard of this data file as complete."""
+    return data.parent.parent / f"shard-{number:06d}.json"
 
 
 def _finish(plan: Plan, folder: Path, shards: Sequence[Shard], on_error: OnError) -> None:
     """Write index, names and header of the store."""
-    files.clean(folder)
     skipped = [Skipped(name, reason) for shard in shards for name, reason in shard.reasons.items()]
     if skipped and on_error == "refuse":
         raise _unreadable_error(plan.name, skipped)

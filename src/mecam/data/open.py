@@ -19,6 +19,7 @@ from mecam.data.store import Store, is_store
 from mecam.data.table import SUFFIXES, is_table
 from mecam.near import hint, plain
 from mecam.progress import Progress
+from mecam.storage.publishing import sweep
 
 SHAPES = "shapes"
 NAMES = (SHAPES, *KNOWN)
@@ -70,6 +71,7 @@ def open_data(
         if is_store(found.path):
             store = Store(found.path)
             if on_error == "skip" or not store.skipped:
+                sweep(found.path)
                 return store
         store = pack(images, found.path, name=name, workers=workers, on_error=on_error, progress=progress)
         found.note()

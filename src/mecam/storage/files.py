@@ -77,14 +77,6 @@ def make_folder(folder: Path, *, error: MakeError = StorageError) -> None:
         raise error(f"cannot make the folder {folder}: {cause.strerror or cause}") from cause
 
 
-def move_folder(source: Path, target: Path, *, error: MakeError = StorageError) -> None:
-    """Move a finished folder to its place, durably."""
-    with writing(target, error=error):
-        sync_folder(source)
-        os.rename(source, target)
-        sync_folder(target.parent)
-
-
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder survive a power cut."""
     try:
