@@ -6,7 +6,7 @@ INSTALL := -m pip install --quiet --disable-pip-version-check --constraint const
 PIP := $(BIN)/python $(INSTALL)
 ECOSYSTEM := .venv-ecosystem
 
-.PHONY: demo test lint ecosystem works-with docs matrix experiments benchmarks torture portability oldest clean
+.PHONY: demo test lint ecosystem works-with docs dist matrix experiments benchmarks torture portability oldest clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -27,6 +27,9 @@ lint: $(VENV)/installed
 	$(BIN)/mypy --python-version 3.10 -p mecam.optim -p mecam.virtual -p mecam.integrations
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive src
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
@@ -50,6 +53,11 @@ works-with: ecosystem $(VENV)/installed
 # a test builds it too
 docs: $(VENV)/installed
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# the sdist and the wheel of a release
+dist: $(VENV)/installed
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
 
 # every method under every optimizer and averaging: does it train?
 matrix: $(VENV)/installed
@@ -85,4 +93,4 @@ oldest:
 	OMP_NUM_THREADS=1 $(VENV)-oldest/bin/python -m pytest tests/optim tests/virtual
 
 clean:
-	rm -rf $(VENV) $(ECOSYSTEM) works-with $(VENV)-oldest site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(ECOSYSTEM) works-with $(VENV)-oldest dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis

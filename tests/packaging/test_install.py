@@ -78,7 +78,7 @@ def test_the_sdist_holds_what_a_clone_does(built: Path) -> None:
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"pyproject.toml", "README.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "constraints.txt"} <= names
+    assert {"pyproject.toml", "README.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "SECURITY.md"} <= names
     assert {"tests/conftest.py", "docs/architecture.md", "examples/plain_loop.py", "recipes/table3.toml"} <= names
 
 
