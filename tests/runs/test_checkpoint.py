@@ -381,7 +381,7 @@ def test_a_checkpoint_of_another_version_is_reported(tmp_path: Path) -> None:
 
     save(tmp_path, NEW)
     parts = checkpoint._parts(tmp_path)
-    parts["tree"] = checkpoint._write(tmp_path / parts["tree"]["name"], b'{"complex number": 1}')
+    parts["tree"] = checkpoint._write(tmp_path / parts["tree"]["name"], b'{"complex number": 1}', checkpoint.UNCLAIMED)
     manifest = {"parts": parts, "sha256": checkpoint.digest(checkpoint._canonical(parts))}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(RunError, match=r"complete but not understood .*another version"):

@@ -1,6 +1,7 @@
 """The run folder: begun once, resumed after anything, finished last."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,9 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from mecam.runs import RunError, RunFolder
+from mecam.runs import ClaimedError, RunError, RunFolder, claim
+from mecam.runs.timing import add_timing
+from mecam.storage import claims
 
 RECIPE: dict[str, Any] = {"data": "shapes", "target": None, "optimizer": {"name": "mecam", "betas": (0.9, 0.999)}}
 ENVIRONMENT = {"python": "3.11"}
@@ -257,21 +260,53 @@ def test_records_that_changed_since_the_checkpoint_are_found(tmp_path: Path, dam
 
 
 @pytest.mark.attack("Several processes")
-def test_who_has_lost_the_claim_writes_nothing(tmp_path: Path) -> None:
-    folder = begun(tmp_path)
+def test_who_has_lost_the_claim_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = begun(tmp_path / "run")
+    folder.save_checkpoint({"step": 0})
+    (folder.checkpoint_folder / "tensors-000009.safetensors").touch()  # which the next save would remove
+    monkeypatch.setattr(claims, "STALE", 0.0)
+    with claim(folder.path) as folder.writer, claim(folder.path):
+        (folder.path / ".mecam-0.part").touch()
+        before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+        for write in (
+            lambda: folder.append({"step": 1}),
+            lambda: folder.save_checkpoint({"step": 1}),
+            lambda: folder.write_model({"w": torch.ones(1)}),
+            lambda: folder.write_predictions({}),
+            lambda: folder.end_session("SIGTERM"),
+            lambda: folder.finish({}),
+            lambda: folder.begin(RECIPE, ENVIRONMENT, run_id="some-id"),
+            lambda: folder.writer.make_folder(folder.path / "new"),
+        ):
+            with pytest.raises(ClaimedError, match="run after this one sent no heartbeat"):
+                write()
+        add_timing(folder.path, 1.0, 1, folder.writer.write)
+        after = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
+    assert after == before
 
-    def lost() -> None:
-        raise RunError("taken over")
 
-    folder.guard = lost
-    before = sorted(tmp_path.rglob("*"))
-    for write in (
-        lambda: folder.append({"step": 1}),
-        lambda: folder.save_checkpoint({"step": 1}),
-        lambda: folder.write_model({"w": torch.ones(1)}),
-        lambda: folder.write_predictions({}),
-        lambda: folder.finish({}),
-    ):
-        with pytest.raises(RunError, match="taken over"):
-            write()
-    assert sorted(tmp_path.rglob("*")) == before
+def test_an_owner_writes_as_everybody_and_leaves_nothing_else(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with claim(folder.path) as folder.writer:
+        begun_with = folder.begin(RECIPE, ENVIRONMENT, run_id="some-id")
+        assert begun_with is None
+        for step in (0, 1):
+            folder.append({"step": step, "loss": 1.0})
+            folder.save_checkpoint({"step": step})
+        folder.write_model({"w": torch.ones(2)})
+        folder.finish({"accuracy": 0.5})
+    folder.verify()
+    found = {str(path.relative_to(folder.path)) for path in folder.path.rglob("*") if path.is_file()}
+    parts = {f"checkpoint/{name}" for name in ("manifest.json", "tensors-000002.safetensors", "tree-000002.json")}
+    names = {"run.json", "sessions.jsonl", "records.jsonl", "model.safetensors", "done.json", "claim-000001"}
+    assert found == names | parts
+    assert {path.name for path in folder.path.iterdir() if path.is_dir()} == {"checkpoint"}
+
+
+def test_a_folder_that_was_removed_is_reported_as_such(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with claim(folder.path) as folder.writer:
+        folder.begin(RECIPE, ENVIRONMENT, run_id="some-id")
+        shutil.rmtree(folder.path)
+        with pytest.raises(RunError, match=r"cannot write .*records\.jsonl: No such file"):
+            folder.append({"step": 0})

@@ -36,7 +36,8 @@ from mecam.optim._passes import NoGradientError, Passes
 from mecam.optim._update import Update
 from mecam.optim.last import LastStep, as_number
 from mecam.optim.vector import Space, unit
-from mecam.runs import records
+from mecam.runs import records, write_atomic
+from mecam.runs.files import Write
 
 # where the passes are; the second pass of optimizers that are not listed is elsewhere
 PASSES: dict[type[SharpnessAware], tuple[str, ...]] = {
@@ -58,6 +59,7 @@ class Tracker:
             training is the same, bit for bit. None: if `every` is at least 10.
         extrapolate: whether f(θ−δ) may be taken from the slopes. Switch it off where the closure leaves gradients that
             are not those of the loss it returns.
+        write: replaces the content of the file.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Tracker:
         path: Path | str | None = None,
         measure: bool | None = None,
         extrapolate: bool = True,
+        write: Write = write_atomic,
     ) -> None:
         if not isinstance(optimizer, SharpnessAware) or optimizer.passes == 1:
             raise TypeError(
@@ -77,6 +80,7 @@ class Tracker:
         if every < 1:
             raise ValueError(f"every={every} is not allowed; it must be at least 1")
         self.optimizer, self.every, self.path = optimizer, every, None if path is None else Path(path)
+        self.write = write
         self.measure, self.extrapolate = every >= CHEAP if measure is None else measure, extrapolate
         self.noisy = not optimizer.shared_noise and _has_dropout(optimizer.model)
         self.records: list[Record] = []
@@ -113,14 +117,14 @@ class Tracker:
             record = _record(number, optimizer.last, names, rho, alpha, measured, extrapolate=self.extrapolate)
             self.records.append(record)
             if self.path is not None:
-                records.append(self.path, asdict(record))
+                records.append(self.path, asdict(record), self.write)
         return loss
 
     def resume(self, after: int) -> None:
         """Resume after this step: read the file up to it, and remove later records."""
         self._taken = after + 1
         if self.path is not None:
-            records.cut(self.path, after)
+            records.cut(self.path, after, self.write)
             self.records = read(self.path)
 
     def summary(self) -> Summary:

@@ -68,8 +68,7 @@ def soup(
     done = [folder for folder in find_runs(paths) if folder.is_done()]
     folders = _members([folder for folder in done if "soup" not in folder.read_result()], target)
     folder, first = RunFolder(out), recipe_of(folders[0].path)
-    if folder.exists():
-        raise RunError(f"{folder.path} holds a run already; give another --out")
+    _require_new(folder)
     if greedy and len({recipe_of(each.path).seed for each in folders}) > 1:
         raise RunError("a greedy soup takes runs of one seed, which hold out the same images; leave out --greedy")
     machine = find_machine(device, first.precision, deterministic=first.deterministic)
@@ -80,7 +79,8 @@ def soup(
     run.averaging = _Given(_mean([weights[each] for each in chosen]))
     result = finish(run)
     ids = {each: str(each.read_run()["id"]) for each in folders}
-    with claim(folder.path):
+    with claim(folder.path) as folder.writer:
+        _require_new(folder)  # another process may have written one meanwhile
         environment = run.machine.describe()
         folder.begin(first.to_dict(), environment, run_id=f"soup-{ids[folders[0]]}", fingerprints=run.fingerprints)
         folder.write_model(result.weights, result.facts)
@@ -88,6 +88,11 @@ def soup(
         folder.finish({**result.metrics, "soup": [ids[each] for each in chosen]})
     accuracies = {ids[each]: each.read_result()["target_accuracy"] for each in chosen}
     return Soup(folder, result.metrics["target_accuracy"], accuracies, [ids[e] for e in folders if e not in chosen])
+
+
+def _require_new(folder: RunFolder) -> None:
+    if folder.exists():
+        raise RunError(f"{folder.path} holds a run already; give another --out")
 
 
 def _members(folders: Sequence[RunFolder], target: str | None) -> list[RunFolder]:

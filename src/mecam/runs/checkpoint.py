@@ -21,15 +21,17 @@ from torch import Tensor
 
 from mecam.runs._tensors import pack, unpack
 from mecam.runs._tree import decode, encode
-from mecam.runs.files import RunError, make_folder, read_bytes, read_json, write_atomic
+from mecam.runs.claim import Writer
+from mecam.runs.files import RunError, read_bytes, read_json
 from mecam.storage.checksums import digest
-from mecam.storage.files import clean, discard, encode_json
+from mecam.storage.files import clean, encode_json
 
 MANIFEST = "manifest.json"
+UNCLAIMED = Writer()
 NUMBERED = re.compile(r"(?:tensors-(\d+)\.safetensors|tree-(\d+)\.json)")
 
 
-def save(folder: Path | str, state: Any) -> None:
+def save(folder: Path | str, state: Any, writer: Writer = UNCLAIMED) -> None:
     """Replace the checkpoint in this folder. If that fails, the former one is still there.
 
     A state consists of dicts (keys str or int), lists, tuples, tensors, numpy arrays, int, float, str, bytes, bool and
@@ -39,15 +41,15 @@ def save(folder: Path | str, state: Any) -> None:
     tensors: dict[str, Tensor] = {}
     tree = json.dumps(encode(state, tensors)).encode()
     packed = pack(tensors)
-    make_folder(folder)
-    _sweep(folder)
+    writer.make_folder(folder)
+    _sweep(folder, writer)
     number = 1 + max((_number(path) for path in folder.iterdir()), default=0)
     parts = {
-        "tensors": _write(folder / f"tensors-{number:06d}.safetensors", packed),
-        "tree": _write(folder / f"tree-{number:06d}.json", tree),
+        "tensors": _write(folder / f"tensors-{number:06d}.safetensors", packed, writer),
+        "tree": _write(folder / f"tree-{number:06d}.json", tree, writer),
     }
-    write_atomic(folder / MANIFEST, encode_json({"parts": parts, "sha256": digest(_canonical(parts))}))
-    _sweep(folder)
+    writer.write(folder / MANIFEST, encode_json({"parts": parts, "sha256": digest(_canonical(parts))}))
+    _sweep(folder, writer)
 
 
 def load(folder: Path | str) -> Any:
@@ -70,8 +72,8 @@ def exists(folder: Path | str) -> bool:
     return (Path(folder) / MANIFEST).exists()
 
 
-def _write(path: Path, data: bytes) -> dict[str, Any]:
-    write_atomic(path, data)
+def _write(path: Path, data: bytes, writer: Writer) -> dict[str, Any]:
+    writer.write(path, data)
     return {"name": path.name, "bytes": len(data), "sha256": digest(data)}
 
 
@@ -98,16 +100,16 @@ def _damage_error(path: Path, reason: str) -> RunError:
     return RunError(f"{path} is damaged: {reason}. Remove the folder {path.parent} to train from the start")
 
 
-def _sweep(folder: Path) -> None:
+def _sweep(folder: Path, writer: Writer) -> None:
     """Remove the files of killed or failed saves, and those that the last save replaced."""
-    clean(folder)
+    clean(folder, writer.remove)
     try:
         named = {part["name"] for part in _parts(folder).values()} if exists(folder) else set()
     except RunError:  # which files are needed is unknown
         return
     for path in folder.iterdir():
         if _number(path) and path.name not in named:
-            discard(path)
+            writer.remove(path)
 
 
 def _number(path: Path) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 from mecam.storage import checksums, files
 
@@ -10,6 +12,8 @@ from mecam.storage import checksums, files
 class RunError(files.StorageError):
     """A run that cannot be written, read or used. The message names the file and what to do."""
 
+
+Write = Callable[[Path, bytes], None]  # replaces the content of a file
 
 write_atomic = partial(files.write_atomic, error=RunError)
 make_folder = partial(files.make_folder, error=RunError)

@@ -20,11 +20,12 @@ folder has one writer at a time, and any number of readers.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mecam.runs import records, sessions
+from mecam.runs.claim import Writer
 from mecam.runs.files import RunError, make_folder, read_bytes, read_sealed, write_atomic
 from mecam.runs.summary import in_words, summary
 from mecam.storage.checksums import digest, seal
@@ -52,7 +53,7 @@ class RunFolder:
         self.tracking_file = self.path / "tracking.jsonl"
         self.checkpoint_folder = self.path / "checkpoint"
         self.done_file = self.path / "done.json"
-        self.guard: Callable[[], None] = lambda: None  # the claim's: raises if this process may not write any more
+        self.writer = Writer()  # the claim's, while this process holds it
 
     def __repr__(self) -> str:
         return f"<RunFolder {self.path}: {in_words(self)}>"
@@ -85,30 +86,30 @@ class RunFolder:
             self._create({"id": run_id, "recipe": recipe, **new, "environment": environment})
         if self.is_done():
             return None
-        clean(self.path)
+        clean(self.path, self.writer.remove)
         state = self.load_checkpoint()  # verifies the records, so before they are cut
         for known in (self.read_run(), state or {}):  # a run of an earlier version has them in its new checkpoints only
             if new and "fingerprints" in known:
                 self._require_same("on other data or weights", known["fingerprints"], fingerprints)
         last = records.step_of(state) if state else None
-        records.cut(self.records_file, last)
+        records.cut(self.records_file, last, self.writer.write)
         first = 0 if last is None else last + 1
-        sessions.append(self.sessions_file, self._id(), {"step": first, "environment": environment})
+        session = {"step": first, "environment": environment}
+        sessions.append(self.sessions_file, self._id(), session, self.writer.write)
         return state
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add the record of an evaluation: a JSON object with an integer `step` above the last one's."""
-        self.guard()
-        records.append(self.records_file, record)
+        records.append(self.records_file, record, self.writer.write)
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Save the state to resume from (see mecam.runs.checkpoint). Records up to state["step"] come before it."""
         from mecam.runs import checkpoint
 
         records.step_of(state)
-        self.guard()
         before = {file.name: [len(data), digest(data)] for file, data in self._lines()}
-        checkpoint.save(self.checkpoint_folder, {"run": _digest(self.run_file), "before": before, "state": state})
+        content = {"run": _digest(self.run_file), "before": before, "state": state}
+        checkpoint.save(self.checkpoint_folder, content, self.writer)
 
     def write_model(self, weights: Mapping[str, Tensor], metadata: Any = None) -> None:
         """Write the selected weights. Equal weights and metadata give equal bytes: put no time and no path in it."""
@@ -127,11 +128,10 @@ class RunFolder:
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Mark the run as done, with its result."""
-        self.guard()
         files = (self.run_file, self.records_file, self.model_file, self.predictions_file, self.tracking_file)
         checksums = {file.name: _digest(file) for file in files if file.exists()}
-        has_sessions = sessions.end(self.sessions_file, self._id(), "done")
-        write_atomic(self.done_file, seal({"result": result, "sha256": checksums, "sessions": has_sessions}))
+        has_sessions = sessions.end(self.sessions_file, self._id(), "done", self.writer.write)
+        self.writer.write(self.done_file, seal({"result": result, "sha256": checksums, "sessions": has_sessions}))
 
     def exists(self) -> bool:
         """Return whether a run has begun here."""
@@ -139,8 +139,7 @@ class RunFolder:
 
     def end_session(self, reason: str) -> None:
         """Record why this session ended, in a run that has not finished."""
-        self.guard()
-        sessions.end(self.sessions_file, self._id(), reason)
+        sessions.end(self.sessions_file, self._id(), reason, self.writer.write)
 
     def has_checkpoint(self) -> bool:
         """Return whether there is a checkpoint to resume from."""
@@ -264,8 +263,7 @@ class RunFolder:
     def _write_tensors(self, file: Path, tensors: Mapping[str, Tensor], metadata: Any = None) -> None:
         from mecam.runs._tensors import pack
 
-        self.guard()
-        write_atomic(file, pack(tensors, metadata))
+        self.writer.write(file, pack(tensors, metadata))
 
     def _read_tensors(self, file: Path) -> tuple[dict[str, Tensor], Any]:
         from mecam.runs._tensors import unpack
@@ -290,7 +288,7 @@ class RunFolder:
         orphans = [part.name for part in parts if part.exists()]
         if orphans:
             raise RunError(f"{self.path} holds {', '.join(orphans)} of some run, but not its run.json. {START_OVER}")
-        write_atomic(self.run_file, seal(run))
+        self.writer.write(self.run_file, seal(run))
 
     def _require_same(self, what: str, there: Any, here: Any) -> None:
         """Raise an error that names the differences between what the folder holds and what is given."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mecam.runs.files import RunError, read_bytes, write_atomic
+from mecam.runs.files import RunError, Write, read_bytes, write_atomic
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -18,19 +18,19 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [record for _, record in _lines(path, _complete(_content(path)))]
 
 
-def append(path: Path, record: Mapping[str, Any]) -> None:
+def append(path: Path, record: Mapping[str, Any], write: Write = write_atomic) -> None:
     """Add a record durably. A failure leaves whole lines."""
     step_of(record)
-    write_atomic(path, _complete(_content(path)) + json.dumps(record).encode() + b"\n")
+    write(path, _complete(_content(path)) + json.dumps(record).encode() + b"\n")
 
 
-def cut(path: Path, step: int | None) -> None:
+def cut(path: Path, step: int | None, write: Write = write_atomic) -> None:
     """Keep the records up to this step; none for None."""
     data = _content(path)
     lines = _lines(path, _complete(data))
     kept = b"".join(line for line, record in lines if step is not None and record["step"] <= step)
     if kept != data:
-        write_atomic(path, kept)
+        write(path, kept)
 
 
 def step_of(record: Any) -> int:

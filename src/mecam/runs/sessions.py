@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mecam.runs.files import RunError, read_bytes, write_atomic
+from mecam.runs.files import RunError, Write, read_bytes, write_atomic
 from mecam.storage.checksums import seal, unseal
 
 CODE = ("mecam", "source", "numpy", "timm", "pytorch_optimizer")  # entries that may change more than the last bits
@@ -102,24 +102,24 @@ def read(path: Path, run_id: str, *, finished: bool = False) -> list[dict[str, A
     return sessions
 
 
-def append(path: Path, run_id: str, session: Mapping[str, Any]) -> None:
+def append(path: Path, run_id: str, session: Mapping[str, Any], write: Write = write_atomic) -> None:
     """Add a session durably, in place of a last line that was cut off."""
-    _write(path, run_id, [*read(path, run_id), session])
+    write(path, _encode(run_id, [*read(path, run_id), session]))
 
 
-def end(path: Path, run_id: str, reason: str) -> bool:
+def end(path: Path, run_id: str, reason: str, write: Write = write_atomic) -> bool:
     """Record why the last session ended. Return False if there is none."""
     sessions = read(path, run_id)
     if sessions:
-        _write(path, run_id, [*sessions[:-1], {**sessions[-1], "ended": reason}])
+        write(path, _encode(run_id, [*sessions[:-1], {**sessions[-1], "ended": reason}]))
     return bool(sessions)
 
 
-def _write(path: Path, run_id: str, sessions: Sequence[Mapping[str, Any]]) -> None:
+def _encode(run_id: str, sessions: Sequence[Mapping[str, Any]]) -> bytes:
     data = b""
     for session in sessions:
         data += seal(session, _seed(run_id) + data, indent=False)
-    write_atomic(path, data)
+    return data
 
 
 def _seed(run_id: str) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mecam.progress import Event, Progress
-from mecam.runs.files import RunError, write_atomic
+from mecam.runs.files import RunError, Write, write_atomic
 
 TIMING = "timing.json"
 
@@ -29,22 +29,23 @@ def read_timing(path: Path) -> Timing | None:
     return None
 
 
-def add_timing(path: Path, seconds: float, steps: int) -> None:
+def add_timing(path: Path, seconds: float, steps: int, write: Write = write_atomic) -> None:
     """Add the time of a session. A failure to write is ignored: the run is worth more than its time."""
     before = read_timing(path) or Timing(0.0, 0)
     content = json.dumps(Timing(before.seconds + seconds, before.steps + steps)._asdict())
     with suppress(RunError, OSError):
-        write_atomic(path / TIMING, content.encode())
+        write(path / TIMING, content.encode())
 
 
 @contextmanager
-def timed(path: Path, progress: Progress, *, writes: bool) -> Iterator[Progress]:
+def timed(path: Path, progress: Progress, write: Write | None, *, since: float) -> Iterator[Progress]:
     """Yield the progress function of a session, which counts its steps. Add its time at the end, however it ends.
 
     Args:
-        writes: whether this process writes the files of the run.
+        write: writes the file; None in a process that writes no files of the run.
+        since: the start of the session, on the monotonic clock.
     """
-    steps, start = 0, time.monotonic()
+    steps = 0
 
     def count(event: Event) -> None:
         nonlocal steps
@@ -54,5 +55,5 @@ def timed(path: Path, progress: Progress, *, writes: bool) -> Iterator[Progress]
     try:
         yield count
     finally:
-        if steps and writes:
-            add_timing(path, time.monotonic() - start, steps)
+        if steps and write is not None:
+            add_timing(path, time.monotonic() - since, steps, write)

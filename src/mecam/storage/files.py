@@ -31,13 +31,16 @@ class StorageError(RuntimeError):
 MakeError = Callable[[str], Exception]
 
 
-def write_atomic(path: Path | str, data: bytes, *, error: MakeError = StorageError) -> None:
+def write_atomic(
+    path: Path | str, data: bytes, *, staging: Path | None = None, error: MakeError = StorageError
+) -> None:
     """Replace the content of a file. A crash at any moment leaves the old content or the new one.
 
-    The file is private to its owner while it is written. In place it has the permissions of any new file.
+    The file is private to its owner while it is written. In place it has the permissions of any new file. `staging` is
+    the folder to write it in, on the same file system; by default that of `path`.
     """
     path = Path(path)
-    temporary = path.parent / secrets.token_hex(8).join(TEMPORARY)
+    temporary = (staging or path.parent) / secrets.token_hex(8).join(TEMPORARY)
     try:
         with writing(path, len(data), error=error):
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
@@ -112,17 +115,17 @@ def is_temporary(path: Path) -> bool:
     return path.name.startswith(TEMPORARY[0]) and path.name.endswith(TEMPORARY[1])
 
 
-def clean(folder: Path) -> None:
-    """Remove the unfinished files of killed writers. Only the sole writer of the folder may call it."""
-    for path in folder.iterdir():
-        if is_temporary(path):
-            discard(path)
-
-
 def discard(path: Path) -> None:
     """Remove a file that is not needed; a failure does no harm."""
     with contextlib.suppress(OSError):
         os.unlink(path)
+
+
+def clean(folder: Path, remove: Callable[[Path], None] = discard) -> None:
+    """Remove the unfinished files of killed writers. Only the sole writer of the folder may call it."""
+    for path in folder.iterdir():
+        if is_temporary(path):
+            remove(path)
 
 
 def encode_json(value: Any) -> bytes:

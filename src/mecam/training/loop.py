@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -100,10 +100,13 @@ def carry_out(
             data = open_data(recipe.data, **recipe.reading, progress=show)
         if machine.writes:
             warn_about(data, warn)
-    with _watched(progress, recipe, data) as shown, timed(folder.path, shown, writes=machine.writes) as show:
-        run = Run(recipe, machine, data, show)
-        with claim(folder.path) if machine.writes else nullcontext() as guard, StopSignals() as signals:
-            folder.guard = guard or folder.guard
+    start = time.monotonic()
+    with _watched(progress, recipe, data) as shown, ExitStack() as stack:
+        run = Run(recipe, machine, data, shown)
+        if machine.writes:
+            folder.writer = stack.enter_context(claim(folder.path))
+        write = folder.writer.write if machine.writes else None
+        with timed(folder.path, shown, write, since=start) as show, StopSignals() as signals:
             state = ranks.from_first(_begin(folder, run, warn) if machine.writes else None)
             if not ranks.from_first(folder.is_done()):
                 try:
@@ -146,7 +149,7 @@ def _take_steps(
         load_state_dict(run, state)
         first = state["step"] + 1
     if run.recipe.track:
-        start_tracking(run, folder.path / "tracking.jsonl", first - 1)
+        start_tracking(run, folder, first - 1)
     for step in range(first, steps + 1):
         if run.best.stopped:
             break
@@ -155,7 +158,7 @@ def _take_steps(
             record = validate(run, step) if step % run.recipe.evaluate_every == 0 or step == steps else None
         except BadStep as bad:
             state = state_dict(run, step - 1)
-            raise step_error(folder.path, bad, state) if writes else FloatingPointError(bad.reason) from bad
+            raise step_error(folder, bad, state) if writes else FloatingPointError(bad.reason) from bad
         if record is not None and writes:
             folder.append(record)
         if record is not None and ranks.from_first(time.monotonic() - saved > SAVE_EVERY):

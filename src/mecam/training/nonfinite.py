@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from mecam.methods.base import Batch
-from mecam.runs import RunError
+from mecam.runs import RunError, RunFolder
 from mecam.training.feed import Feed, State
 
 Unread = tuple[int, State, Tensor]  # step, the feed before it, and the count of skipped steps on the device
@@ -99,18 +98,18 @@ def _interchangeable(new: Any, old: Any) -> bool:
     return type(new) is type(old) and bool(new == old)
 
 
-def step_error(folder: Path, bad: BadStep, state: dict[str, Any]) -> NonFiniteError:
+def step_error(folder: RunFolder, bad: BadStep, state: dict[str, Any]) -> NonFiniteError:
     """Save the step's batch and the state of the run in the run's folder; return the error that reports it."""
     from mecam.runs import checkpoint
 
-    place = folder / FOLDER
+    place = folder.path / FOLDER
     batch = {"images": bad.batch.images, "labels": bad.batch.labels}
     content = {"step": bad.step, "reason": bad.reason, "names": list(bad.names), "batch": batch, "state": state}
-    checkpoint.save(place, content)
+    checkpoint.save(place, content, folder.writer)
     shown = ", ".join(bad.names[:SHOWN])
     more = f" and {len(bad.names) - SHOWN} more" if len(bad.names) > SHOWN else ""
     return NonFiniteError(
-        f"step {bad.step} of {folder}: {bad.reason}. The batch: {shown}{more}. It is in {place}, with all names and "
-        "the state of the run, for mecam.runs.checkpoint.load. Look at the images, lower the learning rate, or leave "
-        "such steps out with --set nonfinite=skip"
+        f"step {bad.step} of {folder.path}: {bad.reason}. The batch: {shown}{more}. It is in {place}, with all names "
+        "and the state of the run, for mecam.runs.checkpoint.load. Look at the images, lower the learning rate, or "
+        "leave such steps out with --set nonfinite=skip"
     )

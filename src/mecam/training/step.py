@@ -6,7 +6,6 @@ Where `run.captures` allows it, a step or each of its passes is replayed as a CU
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from mecam import ranks
 from mecam.methods import Batch
 from mecam.optim import clear_state
 from mecam.optim.graphs import Captured
+from mecam.runs import RunFolder
 from mecam.training import nonfinite
 from mecam.training.build import batch_size_error
 from mecam.training.run import Run
@@ -51,14 +51,15 @@ def train_step(run: Run, step: int) -> Tensor | None:
     return loss
 
 
-def start_tracking(run: Run, file: Path, after: int) -> None:
-    """Track curvature in this file, which may hold the records of steps up to `after`."""
+def start_tracking(run: Run, folder: RunFolder, after: int) -> None:
+    """Track curvature in the run's folder, which may hold the records of steps up to `after`."""
     from mecam.analysis.tracking import Tracker
 
     run.tracker = Tracker(
         run.optimizer,
         every=run.recipe.track,
-        path=file if run.machine.writes else None,
+        path=folder.tracking_file if run.machine.writes else None,
+        write=folder.writer.write,
         measure=run.recipe.track_measures or None,
         extrapolate=not run.method.surgery,
     )
