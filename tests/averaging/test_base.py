@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from mecam.averaging import AVERAGINGS, EMA, SWAD, NoAveraging, create, loaded
+from mecam.averaging import AVERAGINGS, BMA, EMA, SWAD, NoAveraging, create, loaded
 from mecam.averaging._mean import WeightMean
 from mecam.runs import checkpoint
 from tests.averaging.nets import batch_norm_network, train_step
@@ -22,6 +22,7 @@ def loss_of(model: nn.Module) -> float:
 def train(name: str, folder: Path, *, interrupt: int | None = None) -> tuple[dict[str, torch.Tensor], list[float]]:
     """Return the weights of the least loss, and all losses; after step `interrupt` the state goes through files."""
     model, averaging = batch_norm_network(), create(name)
+    averaging.begin(model, 40)
     optimizer, generator = torch.optim.SGD(model.parameters(), lr=0.3), torch.Generator().manual_seed(1)
     losses: list[float] = []
     best: dict[str, torch.Tensor] = {}
@@ -40,6 +41,7 @@ def train(name: str, folder: Path, *, interrupt: int | None = None) -> tuple[dic
             parts = [part.state_dict() for part in (model, averaging, optimizer)]
             checkpoint.save(folder, [parts, generator.get_state(), losses, best])
             model, averaging = batch_norm_network(), create(name)
+            averaging.begin(model, 40)
             optimizer, generator = torch.optim.SGD(model.parameters(), lr=9), torch.Generator()
             parts, draws, losses, best = checkpoint.load(folder)
             for part, saved in zip((model, averaging, optimizer), parts, strict=True):
@@ -63,6 +65,7 @@ def test_training_itself_does_not_notice(tmp_path: Path) -> None:
     kept = {name: train(name, tmp_path)[0] for name in AVERAGINGS}
     assert not torch.equal(kept["none"]["0.weight"], kept["ema"]["0.weight"])
     assert not torch.equal(kept["none"]["0.weight"], kept["swad"]["0.weight"])
+    assert not torch.equal(kept["none"]["0.weight"], kept["bma"]["0.weight"])
     model, plain = batch_norm_network(), batch_norm_network()
     for one, averaging in ((model, create("swad")), (plain, create("none"))):
         optimizer, generator = torch.optim.SGD(one.parameters(), lr=0.3), torch.Generator().manual_seed(1)
@@ -104,7 +107,7 @@ def test_another_model_is_refused() -> None:
 
 
 def test_all_are_listed() -> None:
-    assert dict(AVERAGINGS) == {"none": NoAveraging, "ema": EMA, "swad": SWAD}
+    assert dict(AVERAGINGS) == {"none": NoAveraging, "ema": EMA, "swad": SWAD, "bma": BMA}
 
 
 @pytest.mark.parametrize("name", AVERAGINGS)

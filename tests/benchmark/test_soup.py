@@ -10,10 +10,12 @@ from mecam.benchmark.results import read
 from mecam.benchmark.soup import soup
 from mecam.cli import app
 from mecam.data.shapes import shapes
-from mecam.recipe import Recipe
+from mecam.data.splits import seed_hash
+from mecam.recipe import Recipe, recipe_of
 from mecam.runs import RunError, RunFolder
 from mecam.serving import load_model
 from mecam.training import train
+from mecam.training.build import build_network
 from mecam.training.rerun import rerun
 
 DATA = shapes(per_class=4)
@@ -35,6 +37,12 @@ def _small_data(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def runs_in(folder: Path) -> list[RunFolder]:
     return [RunFolder(path) for path in sorted(folder.iterdir())]
+
+
+def validation_of(folder: RunFolder) -> float:
+    splits = folder.read_result()["splits"]
+    values = [own["accuracy"] for name, own in splits.items() if name.endswith("out") and "sketch" not in name]
+    return float(sum(values) / len(values))
 
 
 def test_it_is_the_mean_of_the_weights_and_the_runs_stay_as_they_are(results: Path, tmp_path: Path) -> None:
@@ -71,19 +79,47 @@ def test_a_soup_is_no_member_of_the_next_one(results: Path, tmp_path: Path) -> N
 def test_a_greedy_soup_is_no_worse_than_its_best_run(results: Path, tmp_path: Path) -> None:
     of_one_seed = [folder.path for folder in runs_in(results) if "seed0" in folder.path.name]
     made = soup(of_one_seed, tmp_path / "soup", greedy=True, device="cpu")
-
-    def validation(folder: RunFolder) -> float:
-        splits = folder.read_result()["splits"]
-        values = [own["accuracy"] for name, own in splits.items() if name.endswith("out") and "sketch" not in name]
-        return float(sum(values) / len(values))
-
     assert len(made.members) + len(made.left_out) == 3
-    assert validation(made.folder) >= max(validation(RunFolder(path)) for path in of_one_seed) - 1e-9
+    assert validation_of(made.folder) >= max(validation_of(RunFolder(path)) for path in of_one_seed) - 1e-9
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_interpolation_takes_the_point_of_best_validation(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    tuned = runs_in(results)[0]
+    ours = tuned.read_model()[0]["head.weight"].double()
+    initial = (
+        torch.manual_seed(seed_hash(0, "weights")) and build_network(recipe_of(tuned.path), 7).head.weight.double()
+    )
+    point = initial * share + ours * (1 - share)
+
+    def validation(_: object, weights: dict[str, torch.Tensor]) -> float:
+        return -round((weights["head.weight"].double() - point).abs().max().item(), 6)
+
+    monkeypatch.setattr("mecam.benchmark.soup._validation", validation)
+    made = soup([tuned.path], tmp_path / "soup", interpolate=True, device="cpu")
+    assert made.initial_share == share == made.folder.read_result()["initial_share"]
+    torch.testing.assert_close(
+        made.folder.read_model()[0]["head.weight"].double(), point.detach(), rtol=1e-5, atol=1e-7
+    )
+    assert (ours - initial).abs().max() > 1e-4
+
+
+def test_interpolation_is_no_worse_on_validation(results: Path, tmp_path: Path) -> None:
+    tuned = runs_in(results)[0]
+    options = ["--interpolate", "--out", str(tmp_path / "soup"), "--device", "cpu"]
+    printed = CliRunner().invoke(app, ["soup", str(tuned.path), *options])
+    assert printed.exit_code == 0, printed.output
+    assert "averaged 1 run\nshare of the initial weights: " in printed.output
+    assert validation_of(RunFolder(tmp_path / "soup")) >= validation_of(tuned) - 1e-9
 
 
 def test_what_does_not_fit_together_is_refused(results: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="a greedy soup takes runs of one seed"):
+    with pytest.raises(RunError, match="--greedy takes runs of one seed"):
         soup([results], tmp_path / "soup", greedy=True, device="cpu")
+    with pytest.raises(RunError, match="--interpolate takes runs of one seed"):
+        soup([results], tmp_path / "soup", interpolate=True, device="cpu")
     with pytest.raises(RunError, match="a soup takes at least 2 finished runs, got 1"):
         soup(runs_in(results)[:1], tmp_path / "soup", device="cpu")
     other = train(Recipe(**{**SMALL, "method": "mtl"}), tmp_path, device="cpu", data=DATA)  # type: ignore[arg-type]

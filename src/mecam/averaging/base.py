@@ -1,5 +1,6 @@
 """The interface of weight averaging.
 
+    averaging.begin(model, len(steps))
     for step in steps:
         optimizer.step(closure)
         averaging.update(model)
@@ -34,6 +35,9 @@ class Averaging:
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {}
     # whether batch-norm statistics that are not frozen must be estimated again for the weights of `final`
     needs_bn_update: ClassVar[bool] = False
+
+    def begin(self, model: nn.Module, steps: int, /) -> None:
+        """Take in the initial weights and the number of steps; called once, before `load_state_dict`."""
 
     def update(self, model: nn.Module, /) -> None:
         """Take in the weights; called after every optimizer step."""

@@ -1,4 +1,7 @@
-"""Average the weights of several runs into one model: uniform soups as in DiWA (Rame et al., 2022), and greedy ones."""
+"""Average the weights of several runs into one model: uniform soups as in DiWA (Rame et al., 2022), and greedy ones.
+
+Interpolation towards the initial weights follows WiSE-FT (Wortsman et al., 2022).
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ from mecam.training.result import finish, metrics
 from mecam.training.run import Run
 
 Weights = Mapping[str, Tensor]
+SHARES = [share / 10 for share in range(11)]  # of the initial weights, on the line to the average
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class Soup:
     accuracy: float | None  # on the target
     members: Mapping[str, float | None]  # accuracy on the target of each run in the average, by run id
     left_out: Sequence[str]  # ids of runs that a greedy soup leaves out
+    initial_share: float = 0.0  # of the initial weights
 
 
 class _Given(Averaging):
@@ -51,6 +56,7 @@ def soup(
     *,
     target: str | None = None,
     greedy: bool = False,
+    interpolate: bool = False,
     device: str = "auto",
 ) -> Soup:
     """Average the weights of finished runs with the same sources, evaluate them, and write them as a run.
@@ -64,19 +70,27 @@ def soup(
         target: take the runs that leave out this domain.
         greedy: start from the run with the best source validation, and add others in its order while the average gets
             no worse. Takes runs of one seed, which hold out the same images.
+        interpolate: return the point of best source validation on the line from the average, or from one run, to the
+            initial weights, in tenths; the one nearest to the average if several are equal. Takes runs of one seed.
     """
     done = [folder for folder in find_runs(paths) if folder.is_done()]
-    folders = _members([folder for folder in done if "soup" not in folder.read_result()], target)
+    folders = _members(
+        [folder for folder in done if "soup" not in folder.read_result()], target, 1 if interpolate else 2
+    )
     folder, first = RunFolder(out), recipe_of(folders[0].path)
     _require_new(folder)
-    if greedy and len({recipe_of(each.path).seed for each in folders}) > 1:
-        raise RunError("a greedy soup takes runs of one seed, which hold out the same images; leave out --greedy")
+    if (greedy or interpolate) and len({recipe_of(each.path).seed for each in folders}) > 1:
+        option = "--greedy" if greedy else "--interpolate"
+        raise RunError(f"{option} takes runs of one seed, which hold out the same images; leave out {option}")
     machine = find_machine(device, first.precision, deterministic=first.deterministic)
     run = Run(first, machine, reopen(folders[0].path, first))
-    own = run.trained.state_dict().keys()  # a head's model has its frozen backbone, too
-    weights = {each: {name: each.read_model()[0][name] for name in own} for each in folders}
+    initial = {name: value.clone() for name, value in run.trained.state_dict().items()}
+    # a head's model has its frozen backbone, too
+    weights = {each: {name: each.read_model()[0][name] for name in initial} for each in folders}
     chosen = _greedy(run, weights) if greedy else folders
-    run.averaging = _Given(_mean([weights[each] for each in chosen]))
+    mean = _mean([weights[each] for each in chosen])
+    share = max(SHARES, key=lambda share: _validation(run, _between(mean, initial, share))) if interpolate else 0.0
+    run.averaging = _Given(_between(mean, initial, share))
     result = finish(run)
     ids = {each: str(each.read_run()["id"]) for each in folders}
     with claim(folder.path) as folder.writer:
@@ -85,9 +99,11 @@ def soup(
         folder.begin(first.to_dict(), environment, run_id=f"soup-{ids[folders[0]]}", fingerprints=run.fingerprints)
         folder.write_model(result.weights, result.facts)
         folder.write_predictions(result.predictions)
-        folder.finish({**result.metrics, "soup": [ids[each] for each in chosen]})
+        folder.finish({**result.metrics, "soup": [ids[each] for each in chosen], "initial_share": share})
     accuracies = {ids[each]: each.read_result()["target_accuracy"] for each in chosen}
-    return Soup(folder, result.metrics["target_accuracy"], accuracies, [ids[e] for e in folders if e not in chosen])
+    return Soup(
+        folder, result.metrics["target_accuracy"], accuracies, [ids[e] for e in folders if e not in chosen], share
+    )
 
 
 def _require_new(folder: RunFolder) -> None:
@@ -95,7 +111,7 @@ def _require_new(folder: RunFolder) -> None:
         raise RunError(f"{folder.path} holds a run already; give another --out")
 
 
-def _members(folders: Sequence[RunFolder], target: str | None) -> list[RunFolder]:
+def _members(folders: Sequence[RunFolder], target: str | None, least: int) -> list[RunFolder]:
     """Return the runs that leave out this domain; refuse fewer than two, and runs that do not fit together."""
     recipes = {folder: recipe_of(folder.path) for folder in folders}
     targets = dict.fromkeys(recipe.target for recipe in recipes.values())
@@ -103,8 +119,8 @@ def _members(folders: Sequence[RunFolder], target: str | None) -> list[RunFolder
         names = ", ".join(map(str, targets))
         raise RunError(f"the runs leave out different domains ({names}), so their sources differ; give --target")
     members = [folder for folder in folders if target is None or recipes[folder].target == target]
-    if len(members) < 2:
-        raise RunError(f"a soup takes at least 2 finished runs, got {len(members)}")
+    if len(members) < least:
+        raise RunError(f"a soup takes at least {least} finished run{'s' if least > 1 else ''}, got {len(members)}")
     first = members[0]
     for other in members[1:]:
         for what, of in (("network", _network), ("data", _data)):
@@ -128,22 +144,31 @@ def _mean(several: Sequence[Weights]) -> dict[str, Tensor]:
     return mean.weights()
 
 
-def _greedy(run: Run, weights: Mapping[RunFolder, Weights]) -> list[RunFolder]:
-    """Return the runs in the average of best source validation that adding one by one finds."""
+def _between(mean: Weights, initial: Weights, share: float) -> dict[str, Tensor]:
+    """Return the weights with this share of the initial ones."""
+    between = WeightMean()
+    between.add(mean)
+    between.add(initial, share=share)
+    return between.weights()
+
+
+def _validation(run: Run, weights: Weights) -> float:
+    """Return the source validation accuracy of these weights."""
     held_out = {
         split: indices
         for split, indices in run.splits.items()
         if split.part is Part.HELD_OUT and split.domain != run.recipe.target
     }
+    run.trained.load_state_dict(weights)
+    return summarize(metrics(run, held_out), run.recipe.target).validation or 0.0
 
-    def validation(members: Sequence[RunFolder]) -> float:
-        run.trained.load_state_dict(_mean([weights[each] for each in members]))
-        return summarize(metrics(run, held_out), run.recipe.target).validation or 0.0
 
-    alone = {folder: validation([folder]) for folder in weights}
+def _greedy(run: Run, weights: Mapping[RunFolder, Weights]) -> list[RunFolder]:
+    """Return the runs in the average of best source validation that adding one by one finds."""
+    alone = {folder: _validation(run, weights[folder]) for folder in weights}
     first, *others = sorted(alone, key=lambda folder: -alone[folder])
     chosen, best = [first], alone[first]
     for other in others:
-        if (together := validation([*chosen, other])) >= best:
+        if (together := _validation(run, _mean([weights[each] for each in [*chosen, other]]))) >= best:
             chosen, best = [*chosen, other], together
     return chosen

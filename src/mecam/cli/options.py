@@ -31,6 +31,10 @@ RunArgument = Annotated[Path, typer.Argument(help="Folder of a finished run, or 
 ModelArgument = Annotated[
     Path, typer.Argument(help="The --out of mecam fit, train or soup, or the folder of a run, finished or not.")
 ]
+EnsembleWith = Annotated[
+    list[Path] | None,
+    typer.Option("--with", help="Another model: average the outputs of both (an ensemble). Can be repeated."),
+]
 RunArguments = Annotated[list[Path], typer.Argument(help="Finished runs, or folders of runs (--out of mecam bench).")]
 ResultsArgument = Annotated[Path, typer.Argument(help="The --out of mecam bench.")]
 Split = Annotated[str, typer.Option(help="Images to use: train, validation (held-out source images) or target.")]

@@ -11,13 +11,14 @@ from typing import Annotated
 import typer
 
 from mecam.cli._app import command, one_line, warn
-from mecam.cli.options import Device, ModelArgument, Out, Quiet, RunArgument, WantedPrecision
+from mecam.cli.options import Device, EnsembleWith, ModelArgument, Out, Quiet, RunArgument, WantedPrecision
 
 
 @command(
     "mecam predict model photo.jpg folder-of-photos",
     "mecam predict model photo.jpg --format json",
     "mecam predict model new-place --wanted-precision 0.95",
+    "mecam predict runs/RUN photos --with runs/OTHER-RUN",
 )
 def predict(
     run: ModelArgument,
@@ -25,6 +26,7 @@ def predict(
     format: Annotated[str, typer.Option(help="Output format: csv or json.")] = "csv",
     probabilities: Annotated[bool, typer.Option("--probabilities", help="Add the probability of every class.")] = False,
     wanted_precision: WantedPrecision = None,
+    ensemble: EnsembleWith = None,
     device: Device = "auto",
 ) -> int:
     """Predict the class of images, with its probability. Unreadable images are reported, with exit code 1.
@@ -32,11 +34,11 @@ def predict(
     For a model of mecam fit, the column novelty is above 1 for an image that is further from the training images than
     95 % of held-out ones. For 10 images or more, a line says whether they look like one of the training domains.
     """
-    from mecam.serving import Together, check_form, find_images, load_model, writer
+    from mecam.serving import Together, check_form, find_images, load_ensemble, writer
     from mecam.training.machine import find_machine
 
     check_form(format)
-    model = load_model(run, device=find_machine(device).device)
+    model = load_ensemble([run, *(ensemble or [])], device=find_machine(device).device)
     if model.stopped:
         warn(model.stopped)
     unknown_below = None if wanted_precision is None else model.threshold(wanted_precision)
@@ -75,6 +77,7 @@ def evaluate(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="HTML page to write, with the images behind each confusion.")] = None,
     format: Annotated[str, typer.Option(help="Output format: terminal or json.")] = "terminal",
+    ensemble: EnsembleWith = None,
     device: Device = "auto",
     quiet: Quiet = False,
 ) -> int:
@@ -86,10 +89,10 @@ def evaluate(
     if format not in ("terminal", "json"):
         raise ValueError(f"there is no format {format!r}; there are terminal and json")
     from mecam.progress import no_lines, shown
-    from mecam.serving import evaluate, load_model
+    from mecam.serving import evaluate, load_ensemble
     from mecam.training.machine import find_machine
 
-    trained = load_model(model, device=find_machine(device).device)
+    trained = load_ensemble([model, *(ensemble or [])], device=find_machine(device).device)
     if trained.stopped:
         warn(trained.stopped)
     with shown(quiet=quiet, lines=no_lines) as progress:
@@ -175,15 +178,16 @@ def export(
     run: ModelArgument,
     out: Out = Path("exported"),
     format: Annotated[str, typer.Option(help="File format: onnx or safetensors.")] = "onnx",
+    ensemble: EnsembleWith = None,
 ) -> None:
     """Export a model to one file, with its preprocessing.
 
     The outputs of the file are checked. Beside ONNX is also infer.py, a program that predicts with onnxruntime, NumPy
     and Pillow alone.
     """
-    from mecam.serving import export, load_model
+    from mecam.serving import export, load_ensemble
 
-    model = load_model(run)
+    model = load_ensemble([run, *(ensemble or [])])
     if model.stopped:
         warn(model.stopped)
     print(export(model, out, form=format))

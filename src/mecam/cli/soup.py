@@ -14,6 +14,7 @@ from mecam.cli.options import Device, RunArguments
 @command(
     "mecam soup runs --target sketch --out soup",
     "mecam soup runs --out soup",
+    "mecam soup runs/RUN --interpolate --out soup",
 )
 def soup(
     runs: RunArguments,
@@ -21,6 +22,12 @@ def soup(
     target: Annotated[str | None, typer.Option(help="Take the runs that leave out this domain.")] = None,
     greedy: Annotated[
         bool, typer.Option("--greedy", help="Add a run only if source validation does not drop; runs of one seed.")
+    ] = False,
+    interpolate: Annotated[
+        bool,
+        typer.Option(
+            "--interpolate", help="Move towards the initial weights where source validation is best (WiSE-FT)."
+        ),
     ] = False,
     device: Device = "auto",
 ) -> None:
@@ -31,9 +38,11 @@ def soup(
     """
     from mecam.benchmark.soup import soup
 
-    made = soup(runs, out, target=target, greedy=greedy, device=device)
+    made = soup(runs, out, target=target, greedy=greedy, interpolate=interpolate, device=device)
     left_out = f", {len(made.left_out)} left out" if made.left_out else ""
-    print(f"averaged {len(made.members)} runs{left_out}")
+    print(f"averaged {len(made.members)} run{'s' if len(made.members) > 1 else ''}{left_out}")
+    if interpolate:
+        print(f"share of the initial weights: {100 * made.initial_share:.0f} %")
     if made.accuracy is not None:
         accuracies = [100 * accuracy for accuracy in made.members.values() if accuracy is not None]
         print(

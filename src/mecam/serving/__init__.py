@@ -2,6 +2,7 @@
 
 from mecam.runs import find_run
 from mecam.serving.confidence import Confidence, Together
+from mecam.serving.ensemble import load_ensemble
 from mecam.serving.evaluate import evaluate
 from mecam.serving.evaluation import Evaluation
 from mecam.serving.export import ExportError, export
@@ -21,6 +22,7 @@ __all__ = [
     "export",
     "find_images",
     "find_run",
+    "load_ensemble",
     "load_model",
     "writer",
 ]

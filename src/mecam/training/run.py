@@ -69,6 +69,7 @@ class Run:
         if self.captures.what != "nothing" and not self.method.mates:
             self.captures.forward = Captured(partial(forward_stored, self.trained, self.network.preprocessing))
         self.averaging = averaging.create(recipe.averaging, **recipe.averaging_settings)
+        self.averaging.begin(self.trained, recipe.steps + 1)  # from step 0 to step `steps`
         self.feed = build.build_feed(recipe, self.inputs, sources, self.splits, self.network, device)
         self.draws = torch.Generator().manual_seed(seed_hash(recipe.seed, "draws", ranks.rank()))
         self.method_state = self.method.initial_state()
