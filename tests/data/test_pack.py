@@ -23,6 +23,7 @@ import pytest
 from PIL import Image
 
 from mecam.data import _writing
+from mecam.data import decode as decoding
 from mecam.data import pack as packing
 from mecam.data.decode import resample
 from mecam.data.domains import DataError
@@ -557,7 +558,7 @@ def test_progress_runs_from_nothing_to_everything(tmp_path: Path) -> None:
 def test_large_images_are_not_decoded_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = make_folder(tmp_path / "data", each=5, size=(12, 16))
     save(root / "art/cat/0001.png", np.zeros((100, 100, 3), dtype=np.uint8))
-    monkeypatch.setattr(packing, "PIXELS_AT_ONCE", 2 * 12 * 16)
+    monkeypatch.setattr(decoding, "PIXELS_AT_ONCE", 2 * 12 * 16)
     original, lock, now, most = packing.resample, threading.Lock(), [], []
 
     def resample(source: Any, *, name: str, size: tuple[int, int]) -> Any:

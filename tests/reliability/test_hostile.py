@@ -1,9 +1,11 @@
 """Files made to harm: sealed and summed as ours are, they still lead nowhere, run nothing and take no memory."""
 
+import copy
 import json
 import os
 import pickle
 import socket
+import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,43 @@ def test_weights_with_code_in_them_are_refused(tmp_path: Path, ending: str) -> N
     with pytest.raises(WeightsError, match="weights"):
         read_weights(file)
     assert not harm.exists()
+
+
+@pytest.mark.parametrize("overlapping", [False, True])
+def test_weights_that_unpack_to_more_than_the_file_are_refused(tmp_path: Path, overlapping: bool) -> None:
+    """As compressed entries, or as entries that share their bytes."""
+    plain, file = tmp_path / "plain.pth", tmp_path / "bomb.pth"
+    torch.save({"w": torch.zeros(1 << 18)}, plain)
+    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as target:
+        for entry in source.infolist():
+            target.writestr(entry.filename, source.read(entry), zipfile.ZIP_STORED if overlapping else None)
+        if overlapping:
+            for number in range(9):
+                twin = copy.copy(target.getinfo("plain/data/0"))
+                twin.filename = f"plain/data/{number + 1}"
+                target.filelist.append(twin)
+                target.NameToInfo[twin.filename] = twin
+            target._didModify = True  # type: ignore[attr-defined]
+    assert file.stat().st_size < (1 << 20) + 4096
+    with pytest.raises(WeightsError, match=r"bomb\.pth is refused: it has [\d,]+ bytes and unpacks to [\d,]{9,}; "):
+        read_weights(file)
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_weights_with_an_object_of_any_size_are_refused(tmp_path: Path, zipped: bool) -> None:
+    code = b"\x80\x02}U\x01wcbuiltins\nbytearray\nJ" + (1 << 30).to_bytes(4, "little") + b"\x85Rs."
+    file = tmp_path / "bomb.pth"
+    torch.save({}, file)
+    if zipped:
+        with zipfile.ZipFile(file) as source:
+            entries = {entry.filename: source.read(entry) for entry in source.infolist()}
+        with zipfile.ZipFile(file, "w") as target:
+            for name, content in entries.items():
+                target.writestr(name, code if name.endswith(".pkl") else content)
+    else:
+        file.write_bytes(code)
+    with pytest.raises(WeightsError, match=r"bomb\.pth is refused: it holds a bytearray, of any size; expected"):
+        read_weights(file)
 
 
 def test_a_manifest_names_files_of_its_own_folder_only(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ from PIL import Image, features
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from mecam.data.decode import decode
+from mecam.data.domains import DataError
 from mecam.data.shapes import shapes
 from mecam.models import create
 from mecam.preprocessing import Preprocessing, Resize
@@ -81,6 +83,23 @@ def test_the_exported_program_prints_what_predict_prints(model: TrainedModel, ex
     assert [float(row["probability"]) for row in rows] == pytest.approx([one.probability for one in found], abs=1e-5)
     assert done.stderr.startswith(f"{tmp_path / 'odd' / 'float.tif'} cannot be read as an image: the range of its ")
     assert (done.returncode, len(rows)) == (1, len(images) - 1)
+
+
+@pytest.mark.attack("Untrusted files")
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_the_exported_program_refuses_what_predict_refuses(exported: Path, tmp_path: Path) -> None:
+    """34 bytes that claim 9,460 x 9,460 pixels, one row more than is allowed."""
+    size = (9459 | 9459 << 14).to_bytes(4, "little")  # less one each, in 14 bits
+    body = b"WEBPVP8L" + (14).to_bytes(4, "little") + b"\x2f" + size + bytes.fromhex("888808000000000000")
+    file = tmp_path / "bomb.webp"
+    file.write_bytes(b"RIFF" + len(body).to_bytes(4, "little") + body)
+    done = infer(exported, file)
+    assert (done.returncode, done.stdout) == (1, "image,class,probability\n")
+    assert done.stderr.startswith(
+        f"{file} cannot be read as an image: Image size (89491600 pixels) exceeds limit of 89"
+    )
+    with pytest.raises(DataError, match=r"bomb\.webp is refused .*: 9460 x 9460 is more than 89,478,485 pixels"):
+        decode(file, name=str(file))
 
 
 @pytest.mark.parametrize("resize", ["squash", "crop", "letterbox"])

@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,14 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from mecam.cli import app
+from mecam.data import decode as decoding
 from mecam.data.domains import DataError
 from mecam.data.open import open_data
 from mecam.recipe import Recipe
 from mecam.runs import RunFolder
 from mecam.serving import TrainedModel, find_images, find_run, load_model
+from mecam.serving import model as serving_model
+from mecam.serving import pictures as serving_pictures
 from mecam.training import train
 from tests.serving.runs import CLASSES, DOMAINS, EACH, write_images
 
@@ -181,3 +186,31 @@ def test_one_of_several_runs_must_be_named(run: Path, tmp_path: Path) -> None:
         (tmp_path / name / "run.json").write_text("{}")
     with pytest.raises(RuntimeError, match="holds 2 runs; give one of them"):
         find_run(tmp_path)
+
+
+@pytest.mark.attack("Untrusted files")
+def test_large_images_are_not_decoded_at_the_same_time(
+    model: TrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that many small files of many pixels take the memory of one."""
+    monkeypatch.setattr(decoding, "PIXELS_AT_ONCE", 2 * 20 * 20)
+    monkeypatch.setattr(serving_model, "available_cores", lambda: 8)
+    for number in range(12):
+        side = 100 if number % 4 == 1 else 20
+        Image.new("RGB", (side, side), (number, 0, 0)).save(tmp_path / f"{number:02}.webp", lossless=True)
+    original, lock, now, most = serving_pictures.decode, threading.Lock(), [], []
+
+    def decode(source: Any, *, name: str, max_pixels: int) -> Any:
+        with lock:
+            now.append(Path(name).stem)
+            most.append(list(now))
+        time.sleep(0.002)
+        pixels = original(source, name=name, max_pixels=max_pixels)
+        with lock:
+            now.remove(Path(name).stem)
+        return pixels
+
+    monkeypatch.setattr(serving_pictures, "decode", decode)
+    assert [one.error for one in model.predictions(find_images([tmp_path]))] == [None] * 12
+    assert max(map(len, most)) == 2
+    assert all(len(names) == 1 for names in most if {"01", "05", "09"} & set(names))

@@ -7,8 +7,9 @@ result and one strip at a time.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -21,6 +22,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError, features
 from mecam.data.domains import DataError
 
 MAX_PIXELS = 89_478_485  # where Pillow warns: a quarter of a gigabyte of RGB
+PIXELS_AT_ONCE = 16 << 20  # decoded at the same time; a larger image is decoded alone
 LARGE_PIXELS = 16 << 20  # above it, resampling does not copy the image
 STRIP_PIXELS = 1 << 20
 FORMATS = ("JPEG", "PNG", "BMP", "DIB", "WEBP", "PPM", "TIFF", "GIF")  # EPS and the like would run programs
@@ -51,6 +53,36 @@ class Resampled:
     pixels: NDArray[np.uint8]  # (height, width, 3)
     width: int
     height: int
+
+
+class Room:
+    """A limit on the pixels that threads decode at the same time, and so on their memory: a semaphore with weights."""
+
+    def __init__(self, pixels: int | None = None) -> None:
+        self._pixels = self._free = PIXELS_AT_ONCE if pixels is None else pixels
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def taken(self, pixels: int) -> Iterator[None]:
+        """Wait until so many pixels may be decoded; an image above the limit is decoded alone."""
+        pixels = min(pixels, self._pixels)
+        with self._changed:
+            self._changed.wait_for(lambda: self._free >= pixels)
+            self._free -= pixels
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += pixels
+                self._changed.notify_all()
+
+    def for_image(self, source: Source | Image.Image) -> AbstractContextManager[None]:
+        """Wait until this image may be decoded. One that cannot be read takes no room."""
+        try:
+            width, height = source.size if isinstance(source, Image.Image) else measure(source, upright_up_to=0)
+        except Exception:  # decoders raise anything on damaged files; decoding reports it
+            height = width = 0
+        return self.taken(height * width)
 
 
 def decode(source: Source | Image.Image, *, name: str, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
@@ -118,7 +150,7 @@ def _opened(source: Source | Image.Image, name: str, max_pixels: int) -> Iterato
     except FileNotFoundError as error:
         raise DataError(f"there is no file {name}") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise DataError(f"{name} is refused as a decompression bomb: {error}") from error
+        raise _bomb_error(name, "it", max_pixels) from error
     except NeedsPackageError as error:
         raise DataError(f"{name} {error}, or convert the file") from error
     except UnidentifiedImageError as error:
@@ -180,10 +212,14 @@ def _check_size(image: Image.Image, name: str, max_pixels: int) -> None:
     if not width * height:
         raise DataError(f"{name} has no pixels ({width} x {height}); remove the file")
     if width * height > max_pixels:
-        raise DataError(
-            f"{name} is refused as a decompression bomb: {width} x {height} is more than {max_pixels:,} pixels; "
-            "shrink the image, or raise max_pixels if you trust the file"
-        )
+        raise _bomb_error(name, f"{width} x {height}", max_pixels)
+
+
+def _bomb_error(name: str, size: str, max_pixels: int) -> DataError:
+    return DataError(
+        f"{name} is refused as a decompression bomb: {size} is more than {max_pixels:,} pixels; shrink the image, or "
+        "raise max_pixels if you trust the file"
+    )
 
 
 @dataclass(frozen=True)

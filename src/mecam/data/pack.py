@@ -10,8 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Literal
@@ -20,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mecam.data._writing import OnError, Picture, Plan, Unreadable, counted, write
-from mecam.data.decode import Resampled, measure, resample
+from mecam.data.decode import Resampled, Room, measure, resample
 from mecam.data.domains import DataError, DomainSet
 from mecam.data.duplicates import Duplicates, Pictures, look
 from mecam.data.folder import hidden, scan
@@ -32,7 +31,6 @@ __all__ = ["PIXEL_LIMIT", "SIDE", "OnError", "inspect", "listing_digest", "pack"
 
 SIDE = 320  # pixels per side where images differ in size or are larger
 PIXEL_LIMIT = 8 << 30  # bytes of pixels above which "auto" stores the files' own bytes
-PIXELS_AT_ONCE = 16 << 20  # decoded at the same time; a larger image is decoded alone
 IMAGES_AT_ONCE = 512
 
 
@@ -217,7 +215,7 @@ class _Reader:
         if mode == "auto":
             mode = "decoded" if self._pixel_bytes.sum() <= pixel_limit else "encoded"
         self.mode: Mode = mode
-        self._root, self._room = folder.root, _Room(PIXELS_AT_ONCE)
+        self._root, self._room = folder.root, Room()
 
     def lengths(self) -> NDArray[np.int64]:
         """Return the stored bytes of each image."""
@@ -246,8 +244,7 @@ class _Reader:
 
     def _resample(self, image: int, file: IO[bytes]) -> Resampled:
         try:
-            height, width = _measure(file, 0) or (0, 0)
-            with self._room.taken(height * width):
+            with self._room.for_image(file):
                 return resample(file, name=self.names[image], size=self.image_sizes[image])
         except DataError as error:
             self._require_unchanged(image, file)
@@ -257,27 +254,6 @@ class _Reader:
         if _state(os.fstat(file.fileno())) != tuple(self._states[image]):
             path = self._root / self.names[image]
             raise DataError(f"{path} changed while it was packed; pack again when nothing changes it")
-
-
-class _Room:
-    """A semaphore with weights."""
-
-    def __init__(self, amount: int) -> None:
-        self._amount = self._free = amount
-        self._changed = threading.Condition()
-
-    @contextlib.contextmanager
-    def taken(self, amount: int) -> Iterator[None]:
-        amount = min(amount, self._amount)
-        with self._changed:
-            self._changed.wait_for(lambda: self._free >= amount)
-            self._free -= amount
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._free += amount
-                self._changed.notify_all()
 
 
 def _common_size(root: Path, names: Sequence[str], side: int, threads: int, report: Progress) -> tuple[int, int] | None:

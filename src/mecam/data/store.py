@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from mecam.data.decode import MAX_PIXELS, resample
+from mecam.data.decode import MAX_PIXELS, Room, resample
 from mecam.data.domains import DataError, DomainSet
 from mecam.preprocessing import Resize
 from mecam.storage.checksums import digest_blocks, read_blocks
@@ -175,7 +175,7 @@ class Store:
             if stored == self.size:
                 return torch.from_numpy(taken)
             return torch.from_numpy(np.stack([self._fitted(image) for image in taken]))
-        decode, arguments = partial(self._decode, domain), (rows.tolist(), entries)
+        decode, arguments = partial(self._decode, domain, Room()), (rows.tolist(), entries)
         decoded = map(decode, *arguments) if len(rows) == 1 else self._workers().map(decode, *arguments)
         out = np.empty((len(rows), 3, *self.size), dtype=np.uint8)
         for place, pixels in enumerate(decoded):
@@ -203,13 +203,15 @@ class Store:
             images = self._images_between(end - size, end)
             raise _damage_error(self.path / DATA, f"bytes {end - size:,} to {end:,}, {images}")
 
-    def _decode(self, domain: int, index: int, entry: np.void) -> NDArray[np.uint8]:
+    def _decode(self, domain: int, room: Room, index: int, entry: np.void) -> NDArray[np.uint8]:
         start = int(entry["offset"])
         name = f"{self.sample_name(domain, index)} in {self.path / DATA}"
         file = self._data[start : start + int(entry["bytes"])].tobytes()
         if hashlib.blake2b(file, digest_size=8).digest() != entry["digest"].tobytes():
             raise _damage_error(name, "its content does not match its checksum")
-        return self._fitted(resample(file, name=name, size=self.sizes[domain]).pixels.transpose(2, 0, 1))
+        with room.taken(int(entry["width"]) * int(entry["height"])):
+            resampled = resample(file, name=name, size=self.sizes[domain])
+        return self._fitted(resampled.pixels.transpose(2, 0, 1))
 
     def _fitted(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Return (3, height, width) pixels in the size of this store."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle  # for its error alone # nosec B403
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from mecam.models.network import Network
 from mecam.storage.checksums import digest_blocks
 
 StateDict = dict[str, Tensor]
+ZIP = b"PK\x03\x04"  # the first bytes of a file of torch.save, since torch 1.6
 SHOWN = 3  # keys named in an error
 FOLDER = "MECAM_WEIGHTS"
 
@@ -57,7 +59,10 @@ def read_weights(path: Path | str) -> StateDict:
         if path.suffix == ".safetensors":
             content: object = load_file(path)
         else:
+            _refuse_bomb(path)
             content = torch.load(path, map_location="cpu", weights_only=True)
+    except WeightsError:
+        raise
     except pickle.UnpicklingError as error:
         raise WeightsError(
             f"{path} is damaged, or holds more than tensors, which could run code; if you trust it, "
@@ -66,6 +71,28 @@ def read_weights(path: Path | str) -> StateDict:
     except Exception as error:  # safetensors, zipfile and torch raise different errors for damaged files
         raise WeightsError(f"{path} cannot be read ({type(error).__name__}: {error})") from error
     return _state_dict(content, path)
+
+
+def _refuse_bomb(path: Path) -> None:
+    """Refuse a .pth or .pt file whose content takes more memory than the file."""
+    with path.open("rb") as file:
+        if file.read(len(ZIP)) == ZIP:
+            with zipfile.ZipFile(file) as archive:
+                entries = archive.infolist()
+                size = sum(entry.file_size for entry in entries)
+                if size > path.stat().st_size or any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+                    raise WeightsError(
+                        f"{path} is refused: it has {path.stat().st_size:,} bytes and unpacks to {size:,}; torch.save "
+                        "compresses nothing. If you trust the file, load it with torch.load and save its state dict "
+                        "again"
+                    )
+                pickles = b"".join(archive.read(entry) for entry in entries if entry.filename.endswith(".pkl"))
+        else:
+            file.seek(0)
+            pickles = file.read()
+    # weights_only allows this callable, which makes gigabytes out of a number
+    if b"\nbytearray\n" in pickles:
+        raise WeightsError(f"{path} is refused: it holds a bytearray, of any size; expected tensors by name")
 
 
 def weights_digest(weights: Mapping[str, Tensor]) -> str:

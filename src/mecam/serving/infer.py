@@ -9,6 +9,7 @@ Print image, class and probability as CSV. An image that cannot be read is repor
 import csv
 import json
 import sys
+import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ def main(images: list[str]) -> int:
     rows = csv.writer(sys.stdout, lineterminator="\n")
     rows.writerow(["image", "class", "probability"])
     unreadable = 0
+    warnings.simplefilter("error", Image.DecompressionBombWarning)  # refuse images above Image.MAX_IMAGE_PIXELS
     for image in images:
         try:
             pixels = preprocess(read(image), facts["preprocessing"])

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from mecam import methods
 from mecam.data.augment import evaluate_transform
-from mecam.data.decode import MAX_PIXELS
+from mecam.data.decode import MAX_PIXELS, Room
 from mecam.data.domains import DataError
 from mecam.data.store import available_cores, fit
 from mecam.methods import Setting
@@ -27,7 +27,7 @@ from mecam.models.registry import create as create_network
 from mecam.preprocessing import Preprocessing
 from mecam.runs import RunError, find_run
 from mecam.serving.confidence import Confidence, Together
-from mecam.serving.pictures import Picture, as_sequence, name_of, pixels_of
+from mecam.serving.pictures import Picture, as_sequence, name_of, pixels_of, room_for
 from mecam.serving.weights import read_weights
 
 # images per forward pass; on a CPU 8 images of 224 pixels fit into the cache
@@ -98,7 +98,7 @@ class TrainedModel:
             batch = 1
         elif batch is None:
             batch = BATCH_ON_CPU if self.device.type == "cpu" else BATCH
-        read_one = partial(self._read, max_pixels=max_pixels)
+        read_one = partial(self._read, room=Room(), max_pixels=max_pixels)
         with ThreadPoolExecutor(available_cores()) as threads:
             ahead = [threads.submit(read_one, image) for image in images[:batch]]
             for start in range(0, len(images), batch):
@@ -163,10 +163,11 @@ class TrainedModel:
             )
         return logits.softmax(1).cpu(), None if features is None else features.cpu()
 
-    def _read(self, image: Picture, *, max_pixels: int) -> NDArray[np.uint8] | DataError:
+    def _read(self, image: Picture, *, room: Room, max_pixels: int) -> NDArray[np.uint8] | DataError:
         """Decode and resize an image: a batch of full-size photographs would fill gigabytes."""
         try:
-            return self._resize(pixels_of(image, max_pixels=max_pixels))
+            with room_for(image, room):
+                return self._resize(pixels_of(image, max_pixels=max_pixels))
         except DataError as error:
             return error
 

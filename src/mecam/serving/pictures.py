@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from mecam.data.decode import MAX_PIXELS, decode
+from mecam.data.decode import MAX_PIXELS, Room, decode
 from mecam.data.domains import DataError
 
 SIDE = 64  # pixels of a thumbnail
@@ -46,8 +47,16 @@ def pixels_of(picture: Picture, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.u
         return _pixels(_rows_first(picture), name_of(picture), "(3, height, width) or (height, width)")
     if isinstance(picture, np.ndarray):
         return _pixels(picture, name_of(picture), "(height, width, 3) or (height, width)")
-    source = Path(picture) if isinstance(picture, str) else picture
-    return decode(source, name=name_of(picture), max_pixels=max_pixels)
+    return decode(_source(picture), name=name_of(picture), max_pixels=max_pixels)
+
+
+def room_for(picture: Picture, room: Room) -> AbstractContextManager[None]:
+    """Wait until a file may be decoded, in memory that threads share. Pixels that exist already take no room."""
+    return nullcontext() if isinstance(picture, (Tensor, np.ndarray)) else room.for_image(_source(picture))
+
+
+def _source(picture: Path | str | bytes | Image.Image) -> Path | bytes | Image.Image:
+    return Path(picture) if isinstance(picture, str) else picture
 
 
 def thumbnail(pixels: NDArray[np.uint8]) -> str:
