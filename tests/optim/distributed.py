@@ -19,6 +19,8 @@ import torch.distributed as dist
 from mecam.optim import (
     ASAM,
     CRSAM,
+    DGSAM,
+    DISAM,
     ESAM,
     FAD,
     FSAM,
@@ -30,6 +32,8 @@ from mecam.optim import (
     WSAM,
     LookSAM,
     MeCAM,
+    StableSAM,
+    VaSSO,
 )
 
 # every method, at radii that bend its update far more than rounding does
@@ -46,6 +50,10 @@ METHODS = {
     "esam": partial(ESAM, rho=0.4, beta=0.5),
     "looksam": partial(LookSAM, rho=0.4, k=2),
     "msam": partial(MSAM, rho=0.4, mu=0.8),
+    "vasso": partial(VaSSO, rho=0.4, theta=0.4),
+    "stablesam": partial(StableSAM, rho=0.4),
+    "disam": partial(DISAM, rho=0.4, lam=0.8),
+    "dgsam": partial(DGSAM, rho=0.4),
     "wsam": partial(WSAM, rho=0.4, gamma=0.7),
     "mecam, every 2": partial(MeCAM, rho=0.4, alpha=0.4, beta=0.3, every=2),
     "wsam coupled": partial(WSAM, rho=0.4, gamma=0.7, decouple=False),

@@ -117,6 +117,38 @@ def train_alone(method: str, kind: str) -> tuple[nn.Module, list[float]]:
     return model, losses
 
 
+def by_domain(method: str, model: nn.Module, forward: nn.Module, parts: list[list[tuple[Tensor, Tensor]]]) -> Weights:
+    """The weights after steps on three domains each, as (images, labels)."""
+    optimizer = METHODS[method](groups(model), **SGD, model=forward)
+
+    def loss_of(x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(forward(x), y)
+
+    for domains in parts:
+
+        def closure(domains: list[tuple[Tensor, Tensor]] = domains) -> Tensor:
+            optimizer.zero_grad()
+            loss = optimizer.over_domains([partial(loss_of, *domain) for domain in domains])
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    return weights(model)
+
+
+def thirds(rank: int, step: int) -> list[tuple[Tensor, Tensor]]:
+    """A rank's part of a step's batch of three domains."""
+    x, y = batch(rank, step, holed=False)
+    return list(zip(x.chunk(3), y.chunk(3), strict=True))
+
+
+def domains_together(method: str) -> Weights:
+    model = build(holed=False)
+    return by_domain(
+        method, model, DistributedDataParallel(model), [thirds(dist.get_rank(), step) for step in range(STEPS)]
+    )
+
+
 def train_locally(method: str, holed: bool, ddp_options: dict[str, Any]) -> tuple[Weights, Weights]:
     """This rank's final weights and gradients with rank-local perturbation."""
     model = build(holed)
@@ -265,6 +297,7 @@ TOGETHER = [
     *itertools.product(["small buckets", "bucket view, static graph", "clip"], A_FEW),
 ]
 LOCAL = [*itertools.product(["local", "local, holes"], METHODS), *itertools.product(["local, bucket view"], A_FEW)]
+BY_DOMAIN = ["disam", "dgsam"]
 NONFINITE = list(itertools.product(["sam", "fsam", "wsam", "looksam"], ["skip", "raise"], [False, True]))
 STATISTICS: dict[str, dict[str, Any]] = {
     "model given": {"give_model": True},
@@ -283,6 +316,8 @@ def cases() -> dict[str, Callable[[], Any]]:
         found[f"all-reduces: {method}, {local=}, {holed=}"] = partial(all_reduces, method, local, holed)
     for kind, method in itertools.product(STATISTICS, ["mecam", "sam"]):
         found[f"statistics: {kind}, {method}"] = partial(statistics, method, **STATISTICS[kind])
+    for method in BY_DOMAIN:
+        found[f"by domain: {method}"] = partial(domains_together, method)
     for method, nonfinite, local in NONFINITE:
         found[f"{nonfinite}: {method}, {local=}"] = partial(poisoned, method, nonfinite, local)
     for give_model in (True, False):
@@ -320,6 +355,18 @@ def test_two_processes_update_as_one_does_on_both_batches(ranks: Ranks, kind: st
     assert [(a + b) / 2 for a, b in zip(together[0][2], together[1][2], strict=True)] == pytest.approx(
         losses, abs=CLOSE
     )
+
+
+@pytest.mark.parametrize("method", BY_DOMAIN)
+def test_two_processes_with_a_part_of_each_domain_update_as_one_does(ranks: Ranks, method: str) -> None:
+    both = [
+        [(torch.cat([x0, x1]), torch.cat([y0, y1])) for (x0, y0), (x1, y1) in zip(a, b, strict=True)]
+        for a, b in ((thirds(0, step), thirds(1, step)) for step in range(STEPS))
+    ]
+    model = build(holed=False)
+    alone = by_domain(method, model, model, both)
+    for found in ranks[f"by domain: {method}"]:
+        assert distance(found, alone) < CLOSE
 
 
 @pytest.mark.parametrize(("kind", "method"), LOCAL)

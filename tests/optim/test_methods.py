@@ -6,7 +6,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from mecam.optim import ASAM, CRSAM, ESAM, FAD, FSAM, GAM, GSAM, MSAM, SAGM, SAM, WSAM, LookSAM, MeCAM, SharpnessAware
+from mecam.optim import (
+    ASAM,
+    CRSAM,
+    ESAM,
+    FAD,
+    FSAM,
+    GAM,
+    GSAM,
+    MSAM,
+    SAGM,
+    SAM,
+    WSAM,
+    LookSAM,
+    MeCAM,
+    SharpnessAware,
+    StableSAM,
+    VaSSO,
+)
 from tests.optim.flat import Tilt, batch, closure_for, flatten, gradient, loss_at, network
 
 X, Y = batch()
@@ -74,6 +91,10 @@ def crsam(theta: Tensor) -> Tensor:
     return gw + 0.2 * (gw + gb - 2 * g(theta)) + 0.15 * (gw - gb)
 
 
+def stablesam(theta: Tensor) -> Tensor:
+    return g(theta).norm() * n(sam(theta))
+
+
 def wsam(theta: Tensor) -> Tensor:
     w = 0.8 / (1 - 0.8)
     return w * sam(theta) + (1 - w) * g(theta)
@@ -87,6 +108,8 @@ METHODS: dict[str, tuple[Callable[..., torch.optim.Optimizer], Callable[[Tensor]
     "sagm": (lambda p, b: SAGM(p, b, rho=0.3, alpha=0.05, lr=LR), sagm),
     "fad": (lambda p, b: FAD(p, b, rho=0.3, alpha=0.8, beta=0.25, lr=LR), fad),
     "crsam": (lambda p, b: CRSAM(p, b, rho=0.3, gamma=0.2, beta=0.15, lr=LR), crsam),
+    "stablesam": (lambda p, b: StableSAM(p, b, rho=0.3, lr=LR), stablesam),
+    "vasso, theta = 1": (lambda p, b: VaSSO(p, b, rho=0.3, theta=1.0, lr=LR), sam),
     "wsam": (lambda p, b: WSAM(p, b, rho=0.3, gamma=0.8, decouple=False, lr=LR), wsam),
     "esam without mask": (lambda p, b: ESAM(p, b, rho=0.3, beta=1.0, lr=LR), sam),
     "fsam, first step": (lambda p, b: FSAM(p, b, rho=0.3, lr=LR), sam),
@@ -132,6 +155,19 @@ def test_fsam_keeps_its_running_mean() -> None:
         q = g(theta) if m is None else g(theta) - 0.7 * m
         expected = g(theta + 0.3 * n(q))
         m = g(theta) if m is None else 0.6 * m + 0.4 * g(theta)
+        optimizer.step(closure_for(optimizer, model, X, Y))
+        torch.testing.assert_close(handed(optimizer), expected, rtol=0, atol=1e-12)
+        theta = theta - LR * expected
+
+
+def test_vasso_perturbs_along_its_running_mean() -> None:
+    model = network()
+    optimizer = VaSSO(model.parameters(), torch.optim.SGD, rho=0.3, theta=0.4, lr=LR)
+    theta = flatten(list(model.parameters()))
+    d = g(theta)
+    for _ in range(4):
+        d = 0.6 * d + 0.4 * g(theta)
+        expected = g(theta + 0.3 * n(d))
         optimizer.step(closure_for(optimizer, model, X, Y))
         torch.testing.assert_close(handed(optimizer), expected, rtol=0, atol=1e-12)
         theta = theta - LR * expected

@@ -12,8 +12,8 @@ from tests.optim.flat import batch, closure_for, network
 
 X, Y = batch()
 PLAIN = ["adam", "adamw", "sgd", "yogi", "adabelief", "adahessian"]
-AWARE = ["sam", "asam", "gsam", "gam", "sagm", "fad", "crsam", "fsam", "esam", "looksam", "wsam", "msam", "mecam",
-         "thinmecam"]  # fmt: skip
+AWARE = ["sam", "asam", "gsam", "gam", "sagm", "fad", "crsam", "fsam", "esam", "looksam", "wsam", "msam", "vasso",
+         "stablesam", "disam", "dgsam", "mecam", "thinmecam"]  # fmt: skip
 
 
 def test_all_are_listed() -> None:

@@ -17,7 +17,7 @@ state they return, and the loop keeps the state of the first pass.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -66,6 +66,10 @@ class Batch:
     def by_domain(self) -> list[tuple[Tensor, Tensor]]:
         return list(zip(self.images.chunk(self.domains), self.labels.chunk(self.domains), strict=True))
 
+    def parts(self) -> list[Batch]:
+        """Return a batch for each domain."""
+        return [replace(self, images=images, labels=labels, domains=1) for images, labels in self.by_domain()]
+
     def domain_labels(self) -> Tensor:
         """Return the index of each image's domain."""
         each = len(self.labels) // self.domains
@@ -107,6 +111,9 @@ class Method:
     capturable: ClassVar[bool] = False  # only tensors change between restarts, and nothing synchronizes with the device
     # its loss is not a mean over images: under torchrun each process computes it on its own part
     compares: ClassVar[bool] = False
+    # its loss is the mean of its losses on each domain's images: some optimizers take these one by one. A subclass says
+    # so itself
+    by_domain: ClassVar[bool] = False
     mates: ClassVar[bool] = False  # predictions depend on the other images of the batch
     on_features: ClassVar[bool] = False  # trains a head whose input are features of a frozen backbone
     weighted: ClassVar[bool] = False  # weighs classes: its classification loss is from `Batch`
@@ -150,6 +157,10 @@ class Method:
         raise NotImplementedError(
             f"{type(self).__name__} implements neither loss nor gradient; a method needs one of them"
         )
+
+    def domain_losses(self, network: Any, batch: Batch, draw: Any, state: Any) -> Tensor:
+        """Return the loss of each domain, for methods with `by_domain`."""
+        return torch.stack([self.loss(network, part, draw, state)[0] for part in batch.parts()])
 
     def gradient(self, network: Any, batch: Batch, draw: Any, state: Any, *, graph: bool = False) -> tuple[Tensor, Any]:
         """Fill the parameters' gradients, which are empty; return the objective and the next state."""

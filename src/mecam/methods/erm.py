@@ -17,6 +17,10 @@ class ERM(Method):
     weighted = True
     capturable = True
     on_features = True
+    by_domain = True
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         return batch.cross_entropy(network(batch.images)), state
+
+    def domain_losses(self, network: Network, batch: Batch, draw: Any, state: Any) -> Tensor:
+        return batch.losses(network(batch.images)).view(batch.domains, -1).mean(1)  # in one forward

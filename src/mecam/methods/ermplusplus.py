@@ -16,3 +16,4 @@ class ERMPlusPlus(LPFT):
     name = "ermplusplus"
     weighted = True
     capturable = True
+    by_domain = True

@@ -24,6 +24,7 @@ class LPFT(ERM):
     name = "lpft"
     weighted = True
     capturable = True
+    by_domain = True
     on_features = False  # a linear probe is its first stage
     hyperparameters = {
         "linear_steps": Hyperparameter("steps of the head alone; scaled down in runs shorter than 5,000 steps"),

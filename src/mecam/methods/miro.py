@@ -33,6 +33,7 @@ class MIRO(Method):
     name = "miro"
     weighted = True
     capturable = True
+    by_domain = True
     hyperparameters = {"ld": Hyperparameter("weight of the regularizer", search=Choice((0.01, 0.1)))}
 
     def __init__(self, *, ld: float = 0.1) -> None:

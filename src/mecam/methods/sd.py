@@ -21,6 +21,7 @@ class SD(Method):
     weighted = True
     capturable = True
     on_features = True
+    by_domain = True
     hyperparameters = {
         "lam": Hyperparameter("weight of the squared logits", search=LogUniform(-5, -1)),
     }

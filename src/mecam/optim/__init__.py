@@ -15,6 +15,8 @@ loss = optimizer.step(closure)
 
 from mecam.optim.asam import ASAM
 from mecam.optim.crsam import CRSAM
+from mecam.optim.dgsam import DGSAM
+from mecam.optim.disam import DISAM
 from mecam.optim.esam import ESAM
 from mecam.optim.fad import FAD
 from mecam.optim.fsam import FSAM
@@ -30,11 +32,15 @@ from mecam.optim.sagm import SAGM
 from mecam.optim.sam import SAM
 from mecam.optim.schedules import RhoSchedule, constant, cosine, inverse_sqrt, linear, proportional_to_lr, warmup
 from mecam.optim.sharpness import SharpnessAware
+from mecam.optim.stablesam import StableSAM
+from mecam.optim.vasso import VaSSO
 from mecam.optim.wsam import WSAM
 
 __all__ = [
     "ASAM",
     "CRSAM",
+    "DGSAM",
+    "DISAM",
     "ESAM",
     "FAD",
     "FSAM",
@@ -50,6 +56,8 @@ __all__ = [
     "MeCAM",
     "RhoSchedule",
     "SharpnessAware",
+    "StableSAM",
+    "VaSSO",
     "capture",
     "clear_state",
     "constant",

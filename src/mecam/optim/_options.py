@@ -41,9 +41,9 @@ def check_options(
 
 
 def outside() -> int:
-    """Return the `stacklevel` at which a warning points to the first line outside this package."""
+    """Return the `stacklevel` at which a warning points to the first line outside this package and torch."""
     level, frame = 1, sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("mecam.optim."):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(("mecam.optim.", "torch.")):
         level, frame = level + 1, frame.f_back
     return level
 

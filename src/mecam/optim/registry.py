@@ -15,6 +15,8 @@ from mecam.hyperparameters import Choice, Hyperparameter, LogUniform
 from mecam.optim._base import BaseOptimizer, options_of
 from mecam.optim.asam import ASAM
 from mecam.optim.crsam import CRSAM
+from mecam.optim.dgsam import DGSAM
+from mecam.optim.disam import DISAM
 from mecam.optim.esam import ESAM
 from mecam.optim.fad import FAD
 from mecam.optim.fsam import FSAM
@@ -26,11 +28,13 @@ from mecam.optim.msam import MSAM
 from mecam.optim.sagm import SAGM
 from mecam.optim.sam import SAM
 from mecam.optim.sharpness import SharpnessAware
+from mecam.optim.stablesam import StableSAM
+from mecam.optim.vasso import VaSSO
 from mecam.optim.wsam import WSAM
 from mecam.registry import Registry, check_settings, first_line
 
 Method = Literal["sam", "asam", "gsam", "gam", "sagm", "fad", "crsam", "fsam", "esam", "looksam", "wsam", "msam",
-                 "mecam", "thinmecam"]  # fmt: skip
+                 "vasso", "stablesam", "disam", "dgsam", "mecam", "thinmecam"]  # fmt: skip
 Kind = TypeVar("Kind", bound=Optimizer)
 PLAIN = {
     "lr": Hyperparameter("learning rate", search=LogUniform(-5, -3.5)),
@@ -69,7 +73,8 @@ def _plain(name: str, plain: type[Optimizer] | None, summary: str, **defaults: A
     return OptimizerEntry(name, summary, 1, {key: PLAIN[key] for key in defaults}, defaults, plain=plain)
 
 
-OWN = (SAM, ASAM, GSAM, GAM, SAGM, FAD, CRSAM, FSAM, ESAM, LookSAM, WSAM, MSAM, MeCAM)
+OWN = (SAM, ASAM, GSAM, GAM, SAGM, FAD, CRSAM, FSAM, ESAM, LookSAM, WSAM, MSAM, VaSSO, StableSAM, DISAM, DGSAM,
+       MeCAM)  # fmt: skip
 THIN = replace(
     _sharpness_aware(MeCAM, inspect.getmodule(MeCAM)),
     name="thinmecam",

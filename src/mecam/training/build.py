@@ -28,6 +28,7 @@ from mecam.models.registry import find as find_backbone
 from mecam.models.weights import weights_digest
 from mecam.optim import SharpnessAware
 from mecam.optim import create as create_optimizer
+from mecam.optim._domains import ByDomain
 from mecam.optim.plain import Plain
 from mecam.optim.registry import find as find_optimizer
 from mecam.preprocessing import Preprocessing
@@ -66,6 +67,8 @@ def check_parts(recipe: Recipe) -> None:
     except TypeError as error:  # a setting that is not known, or of another type
         raise RecipeError(f"a setting does not fit: {error}; mecam list --verbose shows them all") from error
     rates.check(recipe)
+    if issubclass(find_optimizer(recipe.optimizer).sharpness_aware or Plain, ByDomain):
+        _check_by_domain(recipe)
     if recipe.class_weights != "none":
         _check_class_weights(recipe)
     if recipe.trainable == "head":
@@ -83,6 +86,22 @@ def _check_class_weights(recipe: Recipe) -> None:
         raise RecipeError(
             f"balanced=true samples classes evenly and class_weights={recipe.class_weights} weighs them; "
             "give one of them"
+        )
+
+
+def _check_by_domain(recipe: Recipe) -> None:
+    """Refuse what an optimizer that needs the loss of each domain cannot train with."""
+    fitting = [name for name in methods.METHODS if vars(methods.METHODS.find(name)).get("by_domain", False)]
+    if recipe.method not in fitting:
+        raise RecipeError(
+            f"optimizer={recipe.optimizer} needs a loss for each domain, and the loss of method={recipe.method} is not "
+            f"a mean over domains; choose one of {', '.join(fitting)}, or another optimizer such as sam. A method of "
+            "your own whose loss is one says so by by_domain = True"
+        )
+    if recipe.track:
+        raise RecipeError(
+            f"track={recipe.track} needs passes on the mean loss, and {recipe.optimizer} takes others; choose another "
+            "optimizer such as sam"
         )
 
 
@@ -169,6 +188,8 @@ def check(recipe: Recipe, method: Method, sources: int, held_out: int) -> None:
     each, rest = divmod(recipe.batch, ranks.count())
     if sources < method.sources:
         raise RecipeError(f"{method.name} needs at least {method.sources} source domains, got {sources}")
+    if sources < 2 and issubclass(entry.sharpness_aware or Plain, ByDomain):
+        raise RecipeError(f"{recipe.optimizer} needs at least 2 source domains, got {sources}")
     if rest:
         raise RecipeError(
             f"batch={recipe.batch} images per domain cannot be split evenly over {ranks.count()} processes"

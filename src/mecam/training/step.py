@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from mecam import ranks
 from mecam.methods import Batch
 from mecam.optim import clear_state
+from mecam.optim._domains import ByDomain
 from mecam.optim.graphs import Captured
 from mecam.runs import RunFolder
 from mecam.training import nonfinite
@@ -111,7 +112,17 @@ def _eager_update(run: Run, batch: Batch, draw: Any, state: Any) -> Update:
 def _eager_pass(run: Run, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
     """Fill the gradients at the current weights; return the loss and the method's next state."""
     _clear_gradients(run)
-    return run.method.gradient(run.trained, batch, draw, state, graph=run.optimizer.needs_graph)
+    optimizer, method = run.optimizer, run.method
+    if not isinstance(optimizer, ByDomain):
+        return method.gradient(run.trained, batch, draw, state, graph=optimizer.needs_graph)
+
+    def losses(images: Batch) -> Tensor:
+        return method.domain_losses(run.trained, images, draw, state)
+
+    one_by_one = [lambda part=part: losses(part).mean() for part in batch.parts()]
+    loss = optimizer.over_domains(one_by_one if optimizer.one_at_a_time else losses(batch))
+    loss.backward(create_graph=optimizer.needs_graph)  # type: ignore[no-untyped-call]
+    return loss.detach(), state
 
 
 def _captured_pass(run: Run, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
