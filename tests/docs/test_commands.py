@@ -39,7 +39,7 @@ SAYS = {  # by the command: what its output has in it
     "curvature": r"rho",
     "spectrum": r"trace",
     "landscape": r"\.png",
-    "soup": r"^averaged \d+ runs",
+    "soup": r"^averaged \d+ runs?",
     "predict": r"image,class,probability|\"probability\": ",
     "evaluate": r"^balanced accuracy|\"balanced_accuracy\": ",
     "rerun": r"the same bytes",

@@ -18,7 +18,7 @@ from mecam.cli.options import Device, EnsembleWith, ModelArgument, Out, Quiet, R
     "mecam predict model photo.jpg folder-of-photos",
     "mecam predict model photo.jpg --format json",
     "mecam predict model new-place --wanted-precision 0.95",
-    "mecam predict runs/RUN photos --with runs/OTHER-RUN",
+    "mecam predict RUN folder-of-photos --with OTHER",
 )
 def predict(
     run: ModelArgument,

@@ -14,7 +14,7 @@ from mecam.cli.options import Device, RunArguments
 @command(
     "mecam soup runs --target sketch --out soup",
     "mecam soup runs --out soup",
-    "mecam soup runs/RUN --interpolate --out soup",
+    "mecam soup RUN --interpolate --out soup",
 )
 def soup(
     runs: RunArguments,
