@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -129,6 +130,28 @@ def test_damage_is_told_on_opening(damage: str, root: Path, tmp_path: Path) -> N
     with pytest.raises(DataError, match=message) as caught:
         Store(store.path)
     assert str(store.path / file) in str(caught.value)
+
+
+@pytest.mark.attack("Damage")
+@pytest.mark.parametrize("mode", ["decoded", "encoded"])
+@pytest.mark.parametrize("file", ["data.bin", "index.bin", "names.bin"])
+def test_a_file_that_is_truncated_while_it_is_in_use_is_named(file: str, mode: Any, root: Path, tmp_path: Path) -> None:
+    """In a process of its own: to read beyond the end of a mapped file is a SIGBUS."""
+    store = pack(root, tmp_path / "store", mode=mode)
+    store.images(1, [0])
+    messages = fork.SimpleQueue()
+
+    def read() -> None:
+        os.truncate(store.path / file, 0)
+        with pytest.raises(DataError) as caught:
+            (store.sample_name(1, 0), store.images(1, [0]))
+        messages.put(str(caught.value))
+
+    child = fork.Process(target=read)
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    assert messages.get().startswith(f"{store.path / file} is damaged: it was truncated while it was in use; remove ")
 
 
 @pytest.mark.attack("Damage")

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -109,9 +110,13 @@ class Store:
                 raise _damage_error(self.path / file, f"its content does not match its checksum in {HEADER}")
         if int(header[INDEX]["bytes"]) != len(self) * ENTRY.itemsize:
             raise _damage_error(self.path / HEADER, f"{INDEX} does not have {len(self):,} entries")
-        self._index: NDArray[np.void] = np.asarray(np.memmap(self.path / INDEX, dtype=ENTRY, mode="r"))
-        self._names: NDArray[np.uint8] = np.asarray(np.memmap(self.path / NAMES, dtype=np.uint8, mode="r"))
-        self._data: NDArray[np.uint8] = np.asarray(np.memmap(self.path / DATA, dtype=np.uint8, mode="r"))
+        self._index_file = _Mapped(self.path / INDEX, ENTRY)
+        self._names = _Mapped(self.path / NAMES, np.dtype(np.uint8))
+        self._data = _Mapped(self.path / DATA, np.dtype(np.uint8))
+
+    @property
+    def _index(self) -> NDArray[np.void]:
+        return self._index_file.array()
 
     def __len__(self) -> int:
         """Return the number of images in all domains."""
@@ -150,14 +155,14 @@ class Store:
         entries = self._entries(domain)
         entry = entries[_check_indices(np.array([index]), len(entries))[0]]
         start = int(entry["name"])
-        return bytes(self._names[start : start + int(entry["name_bytes"])]).decode("utf-8", "surrogateescape")
+        return bytes(self._names.array()[start : start + int(entry["name_bytes"])]).decode("utf-8", "surrogateescape")
 
     def file_digests(self) -> dict[str, bytes]:
         """Return the digest (blake2b, 8 bytes) of the file that each image was packed from, by the image's name."""
-        ends = (self._index["name"] + self._index["name_bytes"]).tolist()
-        spans = zip(self._index["name"].tolist(), ends, strict=True)
-        names = (bytes(self._names[start:end]).decode("utf-8", "surrogateescape") for start, end in spans)
-        return dict(zip(names, map(bytes, self._index["digest"]), strict=True))
+        index, content = self._index, self._names.array()
+        spans = zip(index["name"].tolist(), (index["name"] + index["name_bytes"]).tolist(), strict=True)
+        names = (bytes(content[start:end]).decode("utf-8", "surrogateescape") for start, end in spans)
+        return dict(zip(names, map(bytes, index["digest"]), strict=True))
 
     def images(self, domain: int, indices: Sequence[int] | NDArray[np.integer]) -> Tensor:
         """Return uint8 (n, 3, height, width) on the CPU."""
@@ -170,7 +175,8 @@ class Store:
         if self.mode == "decoded" and len(rows):
             self._check_shards(entries["offset"])
             start, each = int(self._entries(domain)["offset"][0]), 3 * stored[0] * stored[1]
-            pixels = self._data[start : start + (len(self._data) - start) // each * each].reshape(-1, 3, *stored)
+            data = self._data.array()
+            pixels = data[start : start + (len(data) - start) // each * each].reshape(-1, 3, *stored)
             taken = pixels.take((entries["offset"].astype(np.int64) - start) // each, axis=0)
             if stored == self.size:
                 return torch.from_numpy(taken)
@@ -206,7 +212,7 @@ class Store:
     def _decode(self, domain: int, room: Room, index: int, entry: np.void) -> NDArray[np.uint8]:
         start = int(entry["offset"])
         name = f"{self.sample_name(domain, index)} in {self.path / DATA}"
-        file = self._data[start : start + int(entry["bytes"])].tobytes()
+        file = self._data.array()[start : start + int(entry["bytes"])].tobytes()
         if hashlib.blake2b(file, digest_size=8).digest() != entry["digest"].tobytes():
             raise _damage_error(name, "its content does not match its checksum")
         with room.taken(int(entry["width"]) * int(entry["height"])):
@@ -218,7 +224,8 @@ class Store:
         return fit(pixels.transpose(1, 2, 0), self.size).transpose(2, 0, 1)
 
     def _images_between(self, start: int, end: int) -> str:
-        inside = np.flatnonzero((self._index["offset"] < end) & (self._index["offset"] + self._index["bytes"] > start))
+        index = self._index
+        inside = np.flatnonzero((index["offset"] < end) & (index["offset"] + index["bytes"] > start))
         if not len(inside):
             return "no image in use"
         first = int(inside[0])
@@ -234,6 +241,22 @@ class Store:
         if self._pool is None or self._pool[0] != os.getpid():
             self._pool = os.getpid(), ThreadPoolExecutor(self.threads or available_cores())
         return self._pool[1]
+
+
+class _Mapped:
+    """A file as an array, not read into memory."""
+
+    def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
+        self._path = path
+        with path.open("rb") as file:
+            self._mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._array: NDArray[Any] = np.frombuffer(self._mapped, dtype)
+
+    def array(self) -> NDArray[Any]:
+        """Return the array; a DataError if the file was truncated, which would end the process with SIGBUS."""
+        if self._mapped.size() < len(self._mapped):
+            raise _damage_error(self._path, "it was truncated while it was in use")
+        return self._array
 
 
 def for_sources(data: DomainSet, sources: Sequence[int]) -> DomainSet:
