@@ -21,7 +21,7 @@ INTRODUCTION = """# Works with
 
 Frameworks, base optimizers, schedulers and kinds of model that the optimizers were tried with, in the tests of this
 repository. "Equal" means equal to a loop without the framework: to 1e-9 in float64, or as stated. How to use them:
-[Just the optimizer](just-the-optimizer.md).
+[The optimizer in your loop](just-the-optimizer.md).
 """
 
 

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/choosing.md and the README: methods.svg, step_time.svg and accuracy_cost.svg.
+"""Draws the pictures of docs/measured.md and docs/choosing.md: methods.svg, step_time.svg and accuracy_cost.svg.
 
 python docs/pictures/choosing.py
 """
@@ -61,8 +61,8 @@ def step_time(path: Path) -> None:
 
 
 def accuracy_cost(path: Path) -> None:
-    """Accuracy on PACS against training time, from the table of docs/choosing.md."""
-    table = next(each for each in tables(HERE.parent / "choosing.md") if "second half" in each[""])
+    """Accuracy on PACS against training time, from the table of docs/measured.md."""
+    table = next(each for each in tables(HERE.parent / "measured.md") if "second half" in each[""])
     rows = [(name.replace("`", ""), float(cells[0]), float(cells[2])) for name, cells in table.items() if name]
     figure = Figure(figsize=(7, 3.8), layout="constrained")
     axes = figure.add_subplot(
