@@ -13,7 +13,7 @@ from mkdocs.structure.files import File, Files
 from mecam import listing
 from mecam.benchmark.settings import registry
 from mecam.cli import app
-from mecam.recipe import FROM_SCRATCH, Recipe
+from mecam.recipe import Recipe
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -90,8 +90,8 @@ def methods() -> Iterator[str]:
         yield from documented(each)
         yield f"\nSource domains: at least {max(1, each.sources)}.\n"
         yield from settings("method", name)
-        if name in FROM_SCRATCH:
-            values = ", ".join(f"`{key} = {value:g}`" for key, value in FROM_SCRATCH[name].items())
+        if own := Recipe(method=name).method_settings:
+            values = ", ".join(f"`{key} = {value:g}`" for key, value in own.items())
             yield f"\nOn the embedded set, where networks start from scratch: {values}."
 
 

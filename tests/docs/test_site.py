@@ -7,12 +7,18 @@ import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import fields
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
 from mecam import averaging, data, methods, models, optim, runs, serving, training, virtual
+from mecam.benchmark.settings import registry
+from mecam.recipe import Recipe
 from tests.docs.pages import ROOT
 
 PICTURES = ROOT / "docs" / "pictures"
@@ -30,43 +36,76 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-class Loads(HTMLParser):
-    """What a page makes a browser fetch."""
+class Page(HTMLParser):
+    """What a page makes a browser fetch, where it links to, its anchors, and its pictures without a description."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.loads: list[str] = []
+        self.links: list[str] = []
+        self.anchors: set[str] = set()
+        self.undescribed: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        if tag == "link" and given.get("rel") in ("canonical", "prev", "next", "alternate"):
-            return
-        address = given.get(LOADING.get(tag, ""))
-        if address:
-            self.found.append(address)
+        given = {name: value or "" for name, value in attrs}
+        self.anchors |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "a" and given.get("href"):
+            self.links.append(given["href"])
+        if tag == "img" and not given.get("alt"):
+            self.undescribed.append(given["src"])
+        elsewhere = tag == "link" and given.get("rel") in ("canonical", "prev", "next", "alternate")
+        if (address := given.get(LOADING.get(tag, ""))) and not elsewhere:
+            self.loads.append(address)
 
 
-def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
-    pages = list(site.rglob("*.html"))
-    assert len(pages) > 25
-    for page in pages:
-        parser = Loads()
-        parser.feed(page.read_text(encoding="utf-8"))
-        assert parser.found
-        for address in parser.found:
-            assert not re.match(r"(https?:)?//", address), f"{page.name} loads {address}"
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Page]:
+    found = {path: Page(path) for path in site.rglob("*.html")}
+    assert len(found) > 70
+    return found
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path, pages: dict[Path, Page]) -> None:
+    for path, page in pages.items():
+        assert page.loads
+        for address in page.loads:
+            assert not re.match(r"(https?:)?//", address), f"{path.name} loads {address}"
     for sheet in site.rglob("*.css"):
         assert not re.search(r"url\([\"']?(https?:)?//|@import", sheet.read_text(encoding="utf-8")), sheet.name
 
 
-def test_every_file_that_a_page_loads_is_there(site: Path) -> None:
-    for page in site.rglob("*.html"):
-        if page.name == "404.html":  # its addresses are those of the site's root
+def test_files_and_anchors_of_all_links_exist(site: Path, pages: dict[Path, Page]) -> None:
+    broken = []
+    for path, page in pages.items():
+        if path.name == "404.html":  # its addresses are those of the site's root
             continue
-        parser = Loads()
-        parser.feed(page.read_text(encoding="utf-8"))
-        for address in parser.found:
-            assert (page.parent / re.split(r"[?#]", address)[0]).exists() or address.startswith("data:"), address
+        for address in (*page.loads, *page.links):
+            if re.match(r"https?:|mailto:|data:", address):
+                continue
+            to, _, anchor = unquote(address).partition("#")
+            target = (path.parent / to.partition("?")[0]).resolve() if to else path
+            if not target.exists() or (anchor and target in pages and anchor not in pages[target].anchors):
+                broken.append(f"{path.relative_to(site)}: {address}")
+    assert broken == []
+
+
+def test_pictures_have_descriptions(site: Path, pages: dict[Path, Page]) -> None:
+    assert {path.relative_to(site): page.undescribed for path, page in pages.items() if page.undescribed} == {}
+
+
+def test_the_reference_is_complete(site: Path, pages: dict[Path, Page]) -> None:
+    parts = {"methods": "method", "optimizers": "optimizer", "virtual": "virtual", "averagings": "averaging"}
+    for name, part in parts.items():
+        assert set(registry(part)) <= pages[site / "reference" / f"{name}.html"].anchors
+    commands = (site / "reference" / "commands.html").read_text(encoding="utf-8")
+    entries = (site / "reference" / "recipe.html").read_text(encoding="utf-8")
+    for field in fields(Recipe):
+        assert f"<code>{field.name}</code>" in entries
+    for words in ("--wanted-precision", "mecam data pack", "--lr-schedule"):
+        assert words in commands
+    formulas = (site / "reference" / "optimizers.html").read_text(encoding="utf-8")
+    assert "g ← (1 − α − β) ∇f(θ) + α ∇f(θ+δ) + β ∇m(θ−δ)" in formulas
 
 
 def test_docstrings_are_in_the_reference(site: Path) -> None:
@@ -103,18 +142,36 @@ def test_on_a_quadratic_the_update_is_the_gradient_and_elsewhere_as_the_page_say
     assert twice("network", 0.1) == pytest.approx(4, rel=0.02)
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
-def test_from_a_folder_the_site_searches_and_asks_nobody(site: Path) -> None:
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("no chromium on this machine: apt-get install chromium")
     playwright = pytest.importorskip("playwright.sync_api")
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page()
-        asked: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
-        page.goto((site / "index.html").as_uri())
-        page.keyboard.press("/")
-        page.keyboard.type("quadratic")
-        page.locator(".md-search-result__item", has_text="How MeCAM works").wait_for(state="attached", timeout=60_000)
-        browser.close()
+        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+def test_from_a_folder_the_site_searches_and_asks_nobody(site: Path, browser: Any) -> None:
+    page = browser.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((site / "index.html").as_uri())
+    page.keyboard.press("/")
+    page.keyboard.type("quadratic")
+    page.locator(".md-search-result__item", has_text="How MeCAM works").wait_for(state="attached", timeout=60_000)
     assert asked
     assert all(address.startswith("file:") for address in asked)
+
+
+def test_no_page_is_wider_than_a_phone(site: Path, pages: dict[Path, Page], browser: Any) -> None:
+    """A page that fits there fits a screen, where its column is wider."""
+    width = 390
+    page, wide = browser.new_page(viewport={"width": width, "height": 800}), {}
+    for path in pages:
+        page.goto(path.as_uri(), wait_until="domcontentloaded")
+        needed = page.evaluate("document.documentElement.scrollWidth")
+        if needed > width:
+            wide[path.relative_to(site).as_posix()] = needed
+    assert wide == {}
