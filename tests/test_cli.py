@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from typer.testing import CliRunner
 
 from mecam import __version__
@@ -473,7 +474,14 @@ def test_data_check_of_a_folder_of_ones_own(images: Path, tmp_path: Path) -> Non
     assert (found.exit_code, found.stderr) == (1, "")
     assert found.stdout.splitlines()[-1].startswith("lab/red/broken.png cannot be read as an image")
     called_pacs = data.rename(tmp_path / "PACS")
-    assert "domain 'sketch' is missing" in mecam("data", "check", str(called_pacs)).stdout
+    with Image.open(called_pacs / "lab" / "blue" / "1.png") as image:
+        image.point(lambda value: value // 2).save(called_pacs / "clinic" / "blue" / "darker.png")
+    shutil.copy(called_pacs / "lab" / "red" / "1.png", called_pacs / "clinic" / "red" / "again.png")
+    found = mecam("data", "check", str(called_pacs), "--quiet")
+    assert "domain 'sketch' is missing" in found.stdout
+    assert "lab/red/broken.png cannot be read as an image" in found.stdout
+    assert "the same image in several domains: 'clinic/red/again.png', 'lab/red/1.png'" in found.stdout
+    assert "nearly the same image in another domain or class: 'clinic/blue/darker.png', " in found.stdout
     wrong = mecam("data", "check", str(called_pacs), "--name", "nosuch")
     assert (wrong.exit_code, wrong.stderr[:36]) == (2, "mecam: there is no benchmark 'nosuch")
 

@@ -71,15 +71,16 @@ def data_check(
             f"{len(changed)} images have other content than when they were packed, and the same names, sizes and times "
             f"({listed(changed, 3)}); they are packed again on their next use"
         )
-    if name is None and not is_known(images.name):
-        with shown(quiet=quiet) as progress:
-            inventory = Inventory(images, *inspect(images, workers=workers, progress=progress))
+    own = name is None and not is_known(images.name)
+    known = None if own else find(name or images.name)
+    with shown(quiet=quiet) as progress:
+        inventory = Inventory(images, *inspect(images, workers=workers, progress=progress))
+    if known is None:
         inventory.show()
         return 0 if inventory.fine else 1
-    known = find(name or images.name)
-    differences = check(images, known)
-    print("\n".join(differences or [f"{folder} is a complete {known.name}"]))
-    return 1 if differences else 0
+    problems = [*check(images, known), *inventory.of_images()]
+    print("\n".join([*inventory.duplicates.notes(), *(problems or [f"{folder} is a complete {known.name}"])]))
+    return 1 if problems else 0
 
 
 @command(

@@ -41,12 +41,11 @@ class Inventory:
             if not count
         ]
         empty = [f"class folder {folder!r} has no images in it" for folder in self.scan.empty]
-        return [
-            *lacking,
-            *empty,
-            *(" ".join(image.reason.split()) for image in self.unreadable),
-            *self.duplicates.problems(),
-        ]
+        return [*lacking, *empty, *self.of_images()]
+
+    def of_images(self) -> list[str]:
+        """Return one sentence per image that cannot be read and per group of equal images."""
+        return [*(" ".join(image.reason.split()) for image in self.unreadable), *self.duplicates.problems()]
 
     def ignored(self) -> list[str]:
         """Return one line per thing that training ignores, or that looks like a duplicate."""
