@@ -46,7 +46,7 @@ def test_a_repr_has_what_departs_from_the_defaults(values: dict[str, Any], shown
     ("values", "message"),
     [
         ({"optimiser": "sam"}, "no entry 'optimiser'; did you mean optimizer"),
-        ({"zzz": 1}, "no entry 'zzz'; known are allow_missing_classes, augment"),
+        ({"zzz": 1}, "no entry 'zzz'; known are accumulate, allow_missing_classes, augment"),
         ({"rho": 1}, r"no entry 'rho'; .* has its table's name before it, such as optimizer_settings\.rho$"),
         ({"learning_rate": 1}, r"no entry 'learning_rate'; did you mean lr\?$"),
         ({"Batch-Size": 1}, r"no entry 'Batch-Size'; did you mean batch\?$"),

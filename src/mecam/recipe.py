@@ -26,7 +26,7 @@ from mecam.run_ids import TODAY, renamed, run_id
 
 Selection = Literal["validation", "last", "oracle"]
 Schedule = Literal["constant", "cosine", "linear", "inverse_sqrt"]
-Trainable = Literal["all", "head"]
+Trainable = Literal["all", "head", "last", "norms", "lora"]
 Augment = Literal["protocol", "flips", "randaugment", "none"]
 Settings = dict[str, Any]
 
@@ -40,10 +40,12 @@ ELSEWHERE = {"learningrate": "lr", "batchsize": "batch", "iterations": "steps", 
 TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", dict: "a table"}
 
 
-def entry(default: Any, help: str, *, least: float | None = None, below: float | None = None) -> Any:
+def entry(
+    default: Any, help: str, *, least: float | None = None, most: float = math.inf, below: float | None = None
+) -> Any:
     """Declare an entry of the recipe; `help` is also the help of its command-line option."""
     factory = {"default_factory": dict} if default == {} else {"default": default}
-    return field(**factory, metadata={"help": help, "least": least, "below": below})
+    return field(**factory, metadata={"help": help, "least": least, "most": most, "below": below})
 
 
 @dataclass(frozen=True, repr=False)
@@ -79,7 +81,11 @@ class Recipe:
     warmup: int = entry(0, "Steps over which the learning rate rises linearly.", least=0)
     rho_schedule: Schedule = entry("constant", "Schedule of a sharpness-aware optimizer's rho.")
     rho_warmup: int = entry(0, "Steps over which rho rises linearly.", least=0)
+    layer_decay: float = entry(
+        1.0, "Factor on the learning rate from each block of the backbone to the one below it.", least=0, most=1
+    )
     weight_decay: float = entry(0.0, "Weight decay.", least=0)
+    decay_norms: bool = entry(True, "Apply weight decay to norms and biases, too.")
     dropout: float = entry(0.0, "Dropout before the classifier.", least=0, below=1)
     image_size: int | None = entry(SHAPES["image_size"], "Pixels per side. Default: the backbone's own.", least=8)
     evaluate_every: int = entry(SHAPES["evaluate_every"], "Steps between evaluations.", least=1)
@@ -102,7 +108,14 @@ class Recipe:
     layout: str | None = entry(None, "Folders from the root down, such as class/domain. Default: domain/class.")
     domain_from: str | None = entry(None, "Domain of an image: a regular expression on its path, or exif:Model.")
     allow_missing_classes: bool = entry(False, "Allow domains that lack classes of other domains.")
-    trainable: Trainable = entry("all", "Weights to train; head: on cached features of the frozen backbone.")
+    trainable: Trainable = entry(
+        "all",
+        "Weights to train. head: on cached features of the frozen backbone; last: the last stage or block and the "
+        "head; norms: normalization layers and the head; lora: adapters of the linear layers and the head.",
+    )
+    lora_rank: int = entry(8, "Rank of the adapters of trainable=lora.", least=1)
+    checkpointing: bool = entry(False, "Recompute the backbone's activations in the backward pass, to save memory.")
+    accumulate: int = entry(1, "Parts of a batch with a forward and backward pass each, to save memory.", least=1)
     freeze_bn: bool | None = entry(None, "Freeze batch norm. Default: for pretrained backbones.")
     precision: Literal["auto", "fp32", "bf16"] = entry("auto", "Floating-point format of the backbone.")
     compile: bool = entry(False, "Use torch.compile.")
@@ -250,11 +263,13 @@ def _check(name: str, value: Any) -> None:
     if choices and value not in choices:
         raise RecipeError(f"{name}={value!r} is not allowed; it must be one of {', '.join(choices)}")
     limits = Recipe.__dataclass_fields__[name].metadata
-    least, below = limits["least"], limits["below"]
+    least, most, below = limits["least"], limits["most"], limits["below"]
     if below is not None and not least <= value < below:
         raise RecipeError(f"{name}={value!r} is not allowed; it must be in [{least}, {below})")
     if least is not None and not (value >= least and math.isfinite(value)):
         raise RecipeError(f"{name}={value!r} is not allowed; it must be at least {least}, and finite")
+    if least is not None and value > most:
+        raise RecipeError(f"{name}={value!r} is not allowed; it must be in [{least}, {most}]")
 
 
 def _with_defaults(values: dict[str, Any], profile: str | None) -> dict[str, Any]:

@@ -24,6 +24,7 @@ EXTRAS = {
     "tensorboard",
     "ray",
     "lightning",
+    "lora",
 }
 
 

@@ -124,7 +124,7 @@ def _cheaper(recipes: Sequence[Recipe]) -> list[str]:
     """Suggest what takes less time than these runs."""
     seeds, folders = {recipe.seed for recipe in recipes}, {r.data for r in recipes if not is_known(r.data)}
     ways = []
-    if any(recipe.trainable == "all" for recipe in recipes):
+    if any(recipe.trainable != "head" for recipe in recipes):
         ways.append("--trainable head (heads on cached features of the frozen backbone)")
     if len(seeds) > 1:
         ways.append(f"--seeds {min(seeds)} (one of {len(seeds)} seeds)")
@@ -170,7 +170,8 @@ def _kind(recipe: Recipe) -> Kind:
 
 def _work(recipe: Recipe) -> Kind:
     """Return what the time of a pass depends on."""
-    return recipe.data, recipe.sources, recipe.backbone, recipe.batch, recipe.image_size, recipe.trainable
+    memory = recipe.checkpointing, recipe.accumulate
+    return recipe.data, recipe.sources, recipe.backbone, recipe.batch, recipe.image_size, recipe.trainable, *memory
 
 
 def _means(runs: Iterable[_Timed]) -> dict[Kind, float]:

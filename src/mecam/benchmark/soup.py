@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
@@ -83,7 +83,9 @@ def soup(
         option = "--greedy" if greedy else "--interpolate"
         raise RunError(f"{option} takes runs of one seed, which hold out the same images; leave out {option}")
     machine = find_machine(device, first.precision, deterministic=first.deterministic)
-    run = Run(first, machine, reopen(folders[0].path, first))
+    # a saved model has no adapters
+    plain = replace(first, trainable="all") if first.trainable == "lora" else first
+    run = Run(plain, machine, reopen(folders[0].path, first))
     initial = {name: value.clone() for name, value in run.trained.state_dict().items()}
     # a head's model has its frozen backbone, too
     weights = {each: {name: each.read_model()[0][name] for name in initial} for each in folders}

@@ -63,6 +63,12 @@ class Batch:
             return each
         return each * self.class_weights[self.labels].view(-1, *(1 for _ in each.shape[1:]))
 
+    def split(self, parts: int) -> list[Batch]:
+        """Return batches with equal shares of the images of every domain."""
+        shares = zip(*([x.chunk(parts), y.chunk(parts)] for x, y in self.by_domain()), strict=True)
+        images, labels = ([torch.cat(part) for part in zip(*of_domains, strict=True)] for of_domains in shares)
+        return [replace(self, images=x, labels=y) for x, y in zip(images, labels, strict=True)]
+
     def by_domain(self) -> list[tuple[Tensor, Tensor]]:
         return list(zip(self.images.chunk(self.domains), self.labels.chunk(self.domains), strict=True))
 
@@ -114,6 +120,8 @@ class Method:
     # its loss is the mean of its losses on each domain's images: some optimizers take these one by one. A subclass says
     # so itself
     by_domain: ClassVar[bool] = False
+    # its loss is a mean over images, without draws and state, so that gradients of parts of a batch can be averaged
+    accumulates: ClassVar[bool] = False
     mates: ClassVar[bool] = False  # predictions depend on the other images of the batch
     on_features: ClassVar[bool] = False  # trains a head whose input are features of a frozen backbone
     weighted: ClassVar[bool] = False  # weighs classes: its classification loss is from `Batch`

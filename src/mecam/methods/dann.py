@@ -26,6 +26,7 @@ class DANN(Method):
 
     name = "dann"
     weighted = True
+    accumulates = True
     capturable = True
     sources = 2
     hyperparameters = {

@@ -15,6 +15,7 @@ class ERM(Method):
 
     name = "erm"
     weighted = True
+    accumulates = True
     capturable = True
     on_features = True
     by_domain = True

@@ -23,6 +23,7 @@ class LPFT(ERM):
 
     name = "lpft"
     weighted = True
+    accumulates = True
     capturable = True
     by_domain = True
     on_features = False  # a linear probe is its first stage

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mecam.hyperparameters import Hyperparameter
-from mecam.methods._gradients import Named, after_first_adam_step, gradient_at, gradient_of, spare_buffers
+from mecam.methods._gradients import Named, after_first_adam_step, gradient_at, gradient_of, spare_buffers, trained
 from mecam.methods._pair import double
 from mecam.methods.base import Batch, Method, Setting
 from mecam.methods.side import Side, mlp
@@ -62,7 +62,7 @@ class MDSDI(Method):
     def gradient(self, network: Any, batch: Batch, draw: Any, state: Any, *, graph: bool = False) -> tuple[Tensor, Any]:
         z = network.features(batch.images)
         each = batch.losses(network.head(z))
-        psi = {n: p for n, p in network.named_parameters() if n.startswith(("featurizer.specific.", "head."))}
+        psi = {n: p for n, p in trained(network).items() if n.startswith(("featurizer.specific.", "head."))}
         slopes = [gradient_of(part.mean(), psi, keep_graph=True) for part in each.chunk(batch.domains)]
         loss = each.mean() + self.disentangled(network, batch, z)
         loss.backward()  # type: ignore[no-untyped-call]

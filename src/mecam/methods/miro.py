@@ -32,6 +32,7 @@ class MIRO(Method):
 
     name = "miro"
     weighted = True
+    accumulates = True
     capturable = True
     by_domain = True
     hyperparameters = {"ld": Hyperparameter("weight of the regularizer", search=Choice((0.01, 0.1)))}

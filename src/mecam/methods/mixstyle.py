@@ -60,6 +60,10 @@ class MixStyle(Method):
         with self.styles.active():
             return batch.cross_entropy(network(batch.images)), state
 
+    def gradient(self, network: Network, batch: Batch, draw: Numbers, state: Any, *, graph: bool = False) -> Any:
+        with self.styles.active():  # also in the backward pass, where a checkpointed block runs again
+            return super().gradient(network, batch, draw, state, graph=graph)
+
 
 class _AsDrawn(virtual.MixStyle):
     """MixStyle with numbers that were drawn before the step: partner, weight and whether to mix, by stage."""

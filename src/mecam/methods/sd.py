@@ -19,6 +19,7 @@ class SD(Method):
 
     name = "sd"
     weighted = True
+    accumulates = True
     capturable = True
     on_features = True
     by_domain = True

@@ -82,6 +82,7 @@ class EfficientNetLite(nn.Module):
         self._bn0 = _batch_norm(STEM)
         self._blocks = nn.ModuleList()
         self.stages: list[str] = []  # the last block of each resolution
+        self.groups: list[str] = []  # the last block of each group
         inputs = STEM
         for group in GROUPS[:groups]:
             if group.stride > 1:
@@ -92,7 +93,9 @@ class EfficientNetLite(nn.Module):
                 stride = group.stride if number == 0 else 1
                 self._blocks.append(InvertedResidual(inputs, outputs, group.kernel, stride, group.expansion))
                 inputs = outputs
+            self.groups.append(f"_blocks.{len(self._blocks) - 1}")
         self.stages.append(f"_blocks.{len(self._blocks) - 1}")
+        self.blocks = [f"_blocks.{number}" for number in range(len(self._blocks))]
         self.whole = groups == len(GROUPS)
         if self.whole:
             self._conv_head = _convolution(inputs, HEAD, 1)

@@ -95,6 +95,8 @@ class ResNet(nn.Module):
             inputs = block.expansion * width
             self.add_module(name, nn.Sequential(first, *(block(inputs, width, 1) for _ in range(1, depth))))
             width *= 2
+        self.groups = self.stages
+        self.blocks = [f"{name}.{at}" for name, depth in zip(self.stages, depths, strict=True) for at in range(depth)]
         self.num_features = inputs
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(self.num_features, classes)

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from mecam.models.lora import merged
 from mecam.runs import RunError, RunFolder
 from mecam.runs.claim import is_claimed
 
@@ -32,7 +33,7 @@ def read_weights(folder: RunFolder) -> Weights:
         raise _none_error(folder, f"it was stopped after step {state['step']}, before its first evaluation")
     if facts is None:
         raise _none_error(folder, "its checkpoint, of an earlier version of mecam, does not describe the network")
-    weights = {**state.get("frozen", {}), **best["weights"]}
+    weights = merged({**state.get("frozen", {}), **best["weights"]})
     return Weights(weights, facts, f"{where(folder, state['step'])}: these are its best weights so far, "
                    f"of step {best['step']}. Its command resumes it")  # fmt: skip
 

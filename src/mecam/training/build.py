@@ -34,7 +34,7 @@ from mecam.optim.registry import find as find_optimizer
 from mecam.preprocessing import Preprocessing
 from mecam.recipe import Recipe, RecipeError
 from mecam.splits import Part, Split
-from mecam.training import rates
+from mecam.training import finetuning, rates
 from mecam.training.feed import Feed
 from mecam.training.unused import check_used, has_meta_pass
 
@@ -73,6 +73,7 @@ def check_parts(recipe: Recipe) -> None:
         _check_class_weights(recipe)
     if recipe.trainable == "head":
         _check_head(recipe)
+    finetuning.check(recipe)
 
 
 def _check_class_weights(recipe: Recipe) -> None:
@@ -289,7 +290,7 @@ def build_feed(
         data,
         sources,
         sampler,
-        AUGMENTATIONS[recipe.augment](network.preprocessing) if recipe.trainable == "all" else None,
+        AUGMENTATIONS[recipe.augment](network.preprocessing) if recipe.trainable != "head" else None,
         device=device,
         seed=seed_hash(recipe.seed, "augmentation", ranks.rank()),
         capture=recipe.capture,
@@ -308,7 +309,7 @@ def build_optimizer(
     if device.type == "cuda":
         settings |= ON_GPU.get(below, {})
     settings |= recipe.optimizer_settings
-    groups = [{"params": list(parameters)} for parameters in method.groups(trained)]
+    groups = [group.settings for group in finetuning.groups(recipe, method, trained)]
     # on a GPU, reading whether a step was finite would wait for it; that is read at evaluations
     checks: dict[str, Any] = {"model": trained, "nonfinite": "skip" if device.type == "cuda" else recipe.nonfinite}
     if entry.sharpness_aware is None:
@@ -327,6 +328,8 @@ def what_to_capture(
     steady = bool(own.get("capturable", own.get("recordable", False)))
     # inside a graph a virtual domain draws from other streams: a resumed deterministic run would not repeat bit for bit
     wanted = device.type != "cpu" and recipe.capture and not recipe.deterministic and not recipe.track
+    # recomputation restores random states, which a graph cannot; with the others the gain would be small
+    wanted = wanted and not (recipe.checkpointing or recipe.accumulate > 1 or recipe.trainable == "lora")
     return optimizer.capturable if steady and wanted and ranks.count() == 1 else "nothing"
 
 

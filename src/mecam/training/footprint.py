@@ -28,13 +28,13 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 def memory_of_step(recipe: Recipe, machine: Machine, data: DomainSet) -> tuple[float, float]:
     """Return the bytes of a step without images, and those that each image per domain adds, by a small step."""
-    batch = max(2, methods.METHODS.find(recipe.method).images)
+    batch = recipe.accumulate * max(2, methods.METHODS.find(recipe.method).images)
     run = Run(replace(recipe, batch=batch), machine, data)
     kept = _Kept(run.parameters)
     with torch.autograd.graph.saved_tensors_hooks(kept.pack, _Saved.unpack), suppress(BadStep):
         train_step(run, next(step for step in count(recipe.steps // 2) if not run.method.declines(step)))
-    weights = sum(parameter.nbytes for parameter in run.parameters)
-    return COPIES * weights, OVERHEAD * kept.most / batch
+    weights = sum((COPIES if parameter.requires_grad else 1) * parameter.nbytes for parameter in run.parameters)
+    return weights, OVERHEAD * kept.most / batch
 
 
 def available_memory(device: torch.device) -> int | None:

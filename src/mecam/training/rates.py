@@ -87,7 +87,7 @@ class Rates:
         self._tensors = [{name: torch.zeros((), device=device) for name in held} for _ in groups]
 
     def set(self, step: int, rates: Sequence[float]) -> None:
-        """Set the values of this step; `rates` are the method's factors on lr, one per group."""
+        """Set the values of this step; `rates` are the factors on lr, one per group."""
         lr = self.lr * self.lr_factor(step)
         for number, (group, rate) in enumerate(zip(self.optimizer.param_groups, rates, strict=True)):
             group["lr"] = self._value(number, "lr", lr * rate)

@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from mecam import ranks
 from mecam.averaging import loaded
+from mecam.models.lora import merged, remove_adapters
 from mecam.splits import Part, Split, summarize
 from mecam.training import nonfinite
 from mecam.training.evaluate import evaluate
@@ -62,7 +63,8 @@ def finish(run: Run) -> Result:
     if averaged is None and run.best.step is None:
         why = "no evaluation had finite outputs, so no step can be selected"
         raise nonfinite.NonFiniteError(f"{why}. {nonfinite.LOWER}")
-    run.trained.load_state_dict(run.best.weights if averaged is None else averaged)
+    remove_adapters(run.trained)
+    run.trained.load_state_dict(merged(run.best.weights if averaged is None else averaged))
     if averaged is not None and run.averaging.needs_bn_update:
         _estimate_bn(run)
     logits: dict[Split, Tensor] = {}

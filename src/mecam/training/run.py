@@ -19,7 +19,7 @@ from mecam.profiles import lr_ratio
 from mecam.progress import Progress, silent
 from mecam.recipe import Recipe, names_in
 from mecam.splits import Part, Split
-from mecam.training import build
+from mecam.training import build, finetuning
 from mecam.training.capture import Captures
 from mecam.training.evaluate import forward_stored
 from mecam.training.features import freeze
@@ -53,12 +53,14 @@ class Run:
         self.frozen: dict[str, Tensor] = {}  # weights of a backbone that is not trained
         if recipe.trainable == "head":
             self.frozen, self.inputs = freeze(self.network, data, machine, backbone=recipe.backbone, progress=progress)
+        finetuning.prepare(self.network, recipe)
         sizes = len(data.classes), len(sources), recipe.steps
         self.trained = self.method.build(
             self.network, Setting(*sizes, recipe.lr, recipe.weight_decay, lr_ratio(vars(recipe)))
         )
         self.trained.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.parameters = list(self.trained.parameters())  # collecting them takes longer than a small network's update
+        self.groups = finetuning.groups(recipe, self.method, self.trained)
         self.optimizer = build.build_optimizer(recipe, self.method, self.network, self.trained, device)
         if recipe.compile:
             self.network.featurizer.compile()

@@ -37,6 +37,7 @@ EVALUATING = 0.2  # largest share of a budget for evaluations
 LONG = 3600.0  # seconds
 SMALL = 1e9  # pixels of a run that is never long
 SHARE_OF_MEMORY = 0.9
+TRAINED = {"all": "all weights", "head": "the head", "last": "the last layers", "norms": "norms and head"}
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class Sized:
     def line(self) -> str:
         """Describe the run and its time."""
         recipe = self.recipe
-        what = "the head" if recipe.trainable == "head" else "all weights"
+        what = TRAINED.get(recipe.trainable, recipe.trainable)
         size = "" if recipe.image_size is None else f" of {recipe.image_size} pixels"
         time = ""
         if self.cost is not None and self.seconds is not None:
@@ -154,7 +155,7 @@ def size(length: Length, machine: Machine, data: DomainSet, *, measure: bool = F
     images = sum(len(data.labels(domain)) for domain in range(len(data.domains)))
     sized = Sized(recipe, sources, images)
     pixels = sources * recipe.batch * (recipe.image_size or 224) ** 2 * (recipe.steps + 1)
-    large = pixels * find_optimizer(recipe.optimizer).passes > SMALL and recipe.trainable == "all"
+    large = pixels * find_optimizer(recipe.optimizer).passes > SMALL and recipe.trainable != "head"
     if large and "batch" not in given:
         sized = _fit_memory(sized, machine, data)
     if length.minutes is not None:
@@ -180,11 +181,10 @@ def _fit_memory(sized: Sized, machine: Machine, data: DomainSet) -> Sized:
     if available is None or ranks.count() > 1:
         return sized
     usable = SHARE_OF_MEMORY * available
-    recipe, least = sized.recipe, methods.METHODS.find(sized.recipe.method).images
+    recipe = sized.recipe
     fixed, per_batch = memory_of_step(recipe, machine, data)
-    batch = recipe.batch
-    while fixed + batch * per_batch > usable and batch // 2 >= least:
-        batch //= 2
+    batches = _halved(recipe)
+    batch = next((batch for batch in batches if fixed + batch * per_batch <= usable), batches[-1])
     if batch == recipe.batch:
         return sized
     needed = fixed + recipe.batch * per_batch
@@ -195,7 +195,7 @@ def _fit_memory(sized: Sized, machine: Machine, data: DomainSet) -> Sized:
 def _fit_time(sized: Sized, machine: Machine, data: DomainSet, minutes: float, given: Collection[str]) -> Sized:
     """Choose the steps that fit into the minutes, and schedules and evaluations with them."""
     start, recipe = time.monotonic(), sized.recipe
-    if "batch" not in given and recipe.trainable == "all" and ranks.count() == 1:
+    if "batch" not in given and recipe.trainable != "head" and ranks.count() == 1:
         recipe = _lower_batch(recipe, machine, data, 60 * minutes)
     cost = cost_of(recipe, machine, data)
     seconds = ranks.from_first(60 * minutes - (time.monotonic() - start))  # measuring takes its time, too
@@ -220,16 +220,22 @@ def _fit_time(sized: Sized, machine: Machine, data: DomainSet, minutes: float, g
 
 def _lower_batch(recipe: Recipe, machine: Machine, data: DomainSet, seconds: float) -> Recipe:
     """Halve the batch until enough steps fit into a budget, by the time of the smallest one."""
-    least = max(LEAST_BATCH, methods.METHODS.find(recipe.method).images)
-    batches = [recipe.batch]
-    while batches[-1] // 2 >= least:
-        batches.append(batches[-1] // 2)
+    batches = _halved(recipe, LEAST_BATCH)
     cost = cost_of(replace(recipe, batch=batches[-1]), machine, data)
 
     def are_enough(batch: int) -> bool:
         return _steps(replace(cost, step=cost.step * batch / batches[-1]), seconds, None) >= WANTED
 
     return replace(recipe, batch=next(filter(are_enough, batches), batches[-1]))
+
+
+def _halved(recipe: Recipe, least: int = 1) -> list[int]:
+    """Return the batch, its half, ... that the method can take and that can be split into its parts."""
+    least = max(least, methods.METHODS.find(recipe.method).images)
+    batches = [recipe.batch]
+    while (half := batches[-1] // 2) >= least and half % recipe.accumulate == 0:
+        batches.append(half)
+    return batches
 
 
 def _steps(cost: Cost, seconds: float, every: int | None) -> int:

@@ -20,6 +20,7 @@ from mecam.optim.graphs import Captured
 from mecam.runs import RunFolder
 from mecam.training import nonfinite
 from mecam.training.build import batch_size_error
+from mecam.training.finetuning import accumulated
 from mecam.training.run import Run
 
 Update = tuple[Tensor | None, Any]  # the loss at theta, and the method's next state
@@ -73,7 +74,8 @@ def on_device(tree: Any, device: torch.device) -> Any:
 
 
 def _set_rates(run: Run, step: int) -> None:
-    rates = run.method.rates(step)
+    of_method = run.method.rates(step)
+    rates = [group.factor * of_method[group.of] for group in run.groups]
     run.rates.set(step, rates)
     for group, rate in zip(run.optimizer.param_groups, rates, strict=True):
         for parameter in group["params"]:
@@ -112,7 +114,9 @@ def _eager_update(run: Run, batch: Batch, draw: Any, state: Any) -> Update:
 def _eager_pass(run: Run, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
     """Fill the gradients at the current weights; return the loss and the method's next state."""
     _clear_gradients(run)
-    optimizer, method = run.optimizer, run.method
+    optimizer, method, parts = run.optimizer, run.method, run.recipe.accumulate
+    if parts > 1:
+        return accumulated(method, run.trained, batch, state, parts)
     if not isinstance(optimizer, ByDomain):
         return method.gradient(run.trained, batch, draw, state, graph=optimizer.needs_graph)
 

@@ -40,6 +40,15 @@ def unused(recipe: Recipe) -> dict[str, str]:
         found["virtual_settings"] = f"virtual_settings.{next(iter(recipe.virtual_settings))} is not used: virtual=none"
     if recipe.track_measures and not recipe.track:
         found["track_measures"] = "track_measures=true is not used: nothing is tracked; give track=10 (--track)"
+    trainable = f"trainable={recipe.trainable}"
+    if recipe.trainable != "lora" and recipe.lora_rank != Recipe.lora_rank:
+        found["lora_rank"] = f"lora_rank={recipe.lora_rank} is not used: {trainable}; give trainable=lora"
+    if not recipe.decay_norms and not (recipe.weight_decay or recipe.optimizer_settings.get("weight_decay")):
+        found["decay_norms"] = "decay_norms=false is not used: there is no weight decay; give weight_decay"
+    given = {"layer_decay": recipe.layer_decay != 1, "checkpointing": recipe.checkpointing}
+    for entry in (entry for entry, is_given in given.items() if is_given and recipe.trainable == "head"):
+        value = str(getattr(recipe, entry)).lower()
+        found[entry] = f"{entry}={value} is not used: {trainable} trains on features that are computed once"
     return found
 
 
