@@ -25,7 +25,8 @@ from mecam.fitting.publish import publish
 from mecam.progress import Event
 from mecam.recipe import RecipeError
 from mecam.report import write as write_report
-from mecam.runs import RunError, RunFolder
+from mecam.runs import RunError, RunFolder, claim
+from mecam.runs.claim import Writer
 from mecam.runs.find import verify
 from mecam.serving import Together, export, load_model
 from tests.serving.runs import CLASSES, DOMAINS, write_images
@@ -147,7 +148,7 @@ def test_a_damaged_or_former_confidence_is_not_used(whole: tuple[Path, Verdict, 
         load_model(out)
     assert verify([out])[1][0].startswith(f"{file} is damaged")
     file.write_bytes((whole[0] / file.name).read_bytes())
-    publish(RunFolder(next((out / "leave-one-out").iterdir())), out)  # another model
+    publish(RunFolder(next((out / "leave-one-out").iterdir())), out, Writer())  # another model
     assert load_model(out).confidence is None
 
 
@@ -258,11 +259,12 @@ def test_publishing_replaces_a_model(whole: tuple[Path, Verdict, list[str]], tmp
     other = RunFolder(next((whole[0] / "leave-one-out").iterdir()))
     out = tmp_path / "model"
     for run in (other, final, final):
-        publish(run, out)
+        with claim(out) as writer:
+            publish(run, out, writer)
         assert (out / "done.json").read_bytes() == run.done_file.read_bytes()
         assert verify([out]) == (1, [])
     (out / "model.safetensors").write_bytes(b"half")  # as a kill between two names leaves it
-    publish(final, out)
+    publish(final, out, Writer())
     assert verify([out]) == (1, [])
 
 

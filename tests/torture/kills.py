@@ -20,7 +20,8 @@ BLOWS = 5  # per history
 HISTORIES = [(command, number) for command, count in (("train", 12), ("bench", 4)) for number in range(count)]
 # where faults are injected: a part of the path, and the number of calls to choose from
 PLACES = {
-    "checkpoint/": 60,
+    "checkpoint/": 30,
+    "/.claim-": 60,
     "checkpoint/manifest.json": 8,  # its rename makes a checkpoint valid
     "/.mecam-": 12,  # files before they are renamed
     "records.jsonl": 20,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mecam.benchmark.jobs import AfterRun
 from mecam.benchmark.records_file import MEASUREMENTS, read_measurements
 from mecam.near import hint
-from mecam.runs import write_atomic
+from mecam.runs import RunFolder, write_atomic
 
 if TYPE_CHECKING:
     from mecam.analysis.objective import Objective
@@ -44,17 +44,17 @@ def after_run(names: Sequence[str]) -> AfterRun | None:
     return partial(_measure, tuple(names)) if names else None
 
 
-def _measure(names: Sequence[str], path: Path, data: DomainSet, device: str) -> None:
+def _measure(names: Sequence[str], run: RunFolder, data: DomainSet, device: str) -> None:
     """Measure what the run in this folder lacks. Values that are not finite are stored as an error."""
-    known = read_measurements(path)
+    known = read_measurements(run.path)
     for name in (name for name in names if name not in known):
         start = time.monotonic()
         try:
-            values = MEASURES[name](path, data, device)
+            values = MEASURES[name](run.path, data, device)
         except ArithmeticError as error:
             values = {"error": str(error)}
         known[name] = {**values, "seconds": round(time.monotonic() - start, 1)}
-        write_atomic(path / MEASUREMENTS, json.dumps(known).encode())
+        run.writer.write(run.path / MEASUREMENTS, json.dumps(known).encode())
 
 
 def _curvature(path: Path, data: DomainSet, device: str) -> dict[str, Any]:

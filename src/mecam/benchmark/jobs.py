@@ -15,9 +15,10 @@ from mecam.recipe import Recipe
 if TYPE_CHECKING:
     from mecam.benchmark.estimate import Budget
     from mecam.data.domains import DomainSet
+    from mecam.runs import RunFolder
 
 ELSEWHERE_EVERY = 2.0  # seconds between two checks of a run that another benchmark has claimed
-AfterRun = Callable[[Path, "DomainSet", str], None]  # a finished run's folder, its data, the device; must pickle
+AfterRun = Callable[["RunFolder", "DomainSet", str], None]  # a finished run, claimed; its data; the device; must pickle
 
 
 class Queue:

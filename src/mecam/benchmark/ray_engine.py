@@ -29,8 +29,9 @@ from mecam.benchmark.worker import LOG, work
 from mecam.data.domains import DataError
 from mecam.progress import ENDED, Event, Progress
 from mecam.recipe import Recipe
-from mecam.runs import ClaimedError, RunError, RunFolder, claim, write_atomic
+from mecam.runs import ClaimedError, RunError, RunFolder, claim
 from mecam.runs.claim import NAME as CLAIM
+from mecam.runs.claim import Writer
 from mecam.training import environment
 
 RUN, SESSIONS, DONE = "run.json", "sessions.jsonl", "done.json"
@@ -111,8 +112,8 @@ class _Benchmark(Driver):
         super().__init__(recipes, progress, budget=engine.budget, retries=engine.retries)
         self.ray = _import_ray()
         self.engine, self.out, self.shared = engine, out.absolute(), shared
-        # a run and the claim that is held for it here, by the Ray object that will hold the answer
-        self.flights: dict[Any, tuple[Recipe, ExitStack]] = {}
+        # a run, the claim that is held for it here and its writer, by the Ray object that will hold the answer
+        self.flights: dict[Any, tuple[Recipe, ExitStack, Writer]] = {}
         self.parcels: dict[tuple[str, ...], Parcel | None] = {}  # by data, and how it is read
         self.stop_by = float("inf")
         self.mailbox = _mailbox()
@@ -123,10 +124,10 @@ class _Benchmark(Driver):
     def run(self) -> None:
         try:
             self.drive()
-            for recipe in (*(recipe for recipe, _ in self.flights.values()), *self.queue.rest()):
+            for recipe in (*(recipe for recipe, *_ in self.flights.values()), *self.queue.rest()):
                 self.progress(Event(recipe.run_id, kind="stopped", text="not finished"))
         finally:
-            for answer, (_, held) in self.flights.items():
+            for answer, (_, held, _) in self.flights.items():
                 with contextlib.suppress(Exception):  # the cluster may be gone
                     self.ray.cancel(answer, force=True)
                 held.close()
@@ -147,9 +148,10 @@ class _Benchmark(Driver):
         room = min(2 * slots + 2 if self.engine.budget is None else max(slots, 1), MOST_IN_FLIGHT)
         while len(self.flights) < room and (recipe := self.queue.take()) is not None:
             with ExitStack() as held:
+                writer = Writer()
                 try:
                     if not self.shared:  # there, the process that runs it claims it
-                        held.enter_context(claim(self.out / recipe.run_id))
+                        writer = held.enter_context(claim(self.out / recipe.run_id))
                     source = (recipe.data, *map(str, recipe.reading.values()))
                     if source not in self.parcels:
                         self.parcels[source] = Parcel.of(recipe.data, **recipe.reading)
@@ -168,7 +170,7 @@ class _Benchmark(Driver):
                     *(recipe, (recipe.run_id, environment.source()), out, self.engine.device, threads),
                     *(self.parcels[source], self.mailbox, self.engine.after),
                 )
-                self.flights[answer] = recipe, held.pop_all()
+                self.flights[answer] = recipe, held.pop_all(), writer
 
     def _wait_for(self, recipe: Recipe, worker: str = "") -> None:
         self.queue.check_later(recipe)
@@ -179,17 +181,17 @@ class _Benchmark(Driver):
             time.sleep(LISTEN_EVERY)
             return
         ended, _ = self.ray.wait(list(self.flights), timeout=LISTEN_EVERY)
-        in_flight = {recipe.run_id for recipe, _ in self.flights.values()}
+        in_flight = {recipe.run_id for recipe, *_ in self.flights.values()}
         for sent in self.ray.get(self.mailbox.empty.remote()):
             event = Event(**sent)
             if event.task in in_flight:  # a process may outlive its node
                 self.progress(event)
         for answer in ended:
-            recipe, held = self.flights.pop(answer)
+            recipe, held, writer = self.flights.pop(answer)
             with held:
-                self._land(recipe, answer)
+                self._land(recipe, answer, writer)
 
-    def _land(self, recipe: Recipe, answer: Any) -> None:
+    def _land(self, recipe: Recipe, answer: Any, writer: Writer) -> None:
         """Store the files of a run that came back, or retry it."""
         try:
             returned = self.ray.get(answer)
@@ -215,7 +217,10 @@ class _Benchmark(Driver):
         if end.kind == "stopped" and not self.shared:  # what it saved was on its node
             end = replace(end, text="not finished")
         try:
-            self._keep(recipe.run_id, files)
+            self._keep(recipe.run_id, files, writer)
+        except ClaimedError:
+            self._wait_for(recipe)
+            return
         except (RunError, OSError) as error:
             end = replace(end, kind="failed", text=str(error))
         self.progress(end)
@@ -223,7 +228,7 @@ class _Benchmark(Driver):
     def _lose(self, recipe: Recipe, why: str) -> None:
         self.lose(recipe, f"its worker was lost {self.retries + 1} times; the last time: {why}")
 
-    def _keep(self, run_id: str, files: dict[str, bytes]) -> None:
+    def _keep(self, run_id: str, files: dict[str, bytes], writer: Writer) -> None:
         """Write the run's files. A run that did not finish leaves those of an earlier attempt, and their checkpoint."""
         folder = RunFolder(self.out / run_id)
         folder.path.mkdir(parents=True, exist_ok=True)
@@ -235,7 +240,7 @@ class _Benchmark(Driver):
             files = {**files, LOG: log.read_bytes() + files[LOG]}
         # first the file that names the run, last the one that marks it as complete
         for name in sorted(files, key=lambda name: (name == DONE, name != RUN)):
-            write_atomic(folder.path / name, files[name])
+            writer.write(folder.path / name, files[name])
 
 
 def _run(

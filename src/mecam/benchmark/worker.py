@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from mecam.data.open import open_data
 from mecam.progress import Event, Progress
 from mecam.recipe import Recipe
 from mecam.runs import ClaimedError, RunError, claim
+from mecam.runs.files import writing
 from mecam.training import Interrupted, train
 from mecam.training.watch import accuracies
 
@@ -50,34 +51,46 @@ def work(
     except (RunError, OSError) as error:  # no place for the run, nor for its log
         progress(Event(run_id, kind="failed", text=f"{type(error).__name__}: {error}", worker=worker))
         return
-    reporter = _Reporter(recipe, progress, worker)
+    log = out / run_id / LOG
+    reporter = _Reporter(recipe, progress, worker, log)
     progress(Event(run_id, 0, recipe.steps, kind="started", worker=worker))
-    with _logged(out / run_id / LOG):
-        try:
-            if data is None:
-                data = open_data(recipe.data, **recipe.reading)
-            folder = train(recipe, out, device=device, progress=reporter, data=data, warn=reporter.warn)
-            if after is not None:
-                gc.collect()  # captured steps are in reference cycles and hold memory of the device
-                with claim(folder.path):
-                    after(folder.path, data, device)
-            text = accuracies(folder.read_result(), recipe)  # of the selected weights, as in the tables
-            end = Event(run_id, recipe.steps, recipe.steps, text=text, kind="done", worker=worker)
-        except ClaimedError:
-            end = Event(run_id, kind="elsewhere", worker=worker)
-        except Interrupted as stop:
-            end = Event(run_id, kind="stopped", text=str(stop), worker=worker)
-        except Exception as error:
+    try:
+        with _logged(log):
+            end = _train(recipe, out, device, reporter, data, after)
+    except RunError as error:  # the log cannot be opened
+        end = Event(run_id, kind="failed", text=f"{type(error).__name__}: {error}")
+    progress(replace(end, worker=worker))
+
+
+def _train(
+    recipe: Recipe, out: Path, device: str, reporter: _Reporter, data: DomainSet | None, after: AfterRun | None
+) -> Event:
+    """Train and measure; return the last event."""
+    try:
+        if data is None:
+            data = open_data(recipe.data, **recipe.reading)
+        folder = train(recipe, out, device=device, progress=reporter, data=data, warn=reporter.warn)
+        if after is not None:
+            gc.collect()  # captured steps are in reference cycles and hold memory of the device
+            with claim(folder.path) as folder.writer:
+                after(folder, data, device)
+        text = accuracies(folder.read_result(), recipe)  # of the selected weights, as in the tables
+        return Event(recipe.run_id, recipe.steps, recipe.steps, text=text, kind="done")
+    except ClaimedError:
+        return Event(recipe.run_id, kind="elsewhere")
+    except Interrupted as stop:
+        return Event(recipe.run_id, kind="stopped", text=str(stop))
+    except Exception as error:
+        with suppress(OSError):  # the disk may be full
             traceback.print_exc()
-            end = Event(run_id, kind="failed", text=f"{type(error).__name__}: {error}", worker=worker)
-    progress(end)
+        return Event(recipe.run_id, kind="failed", text=f"{type(error).__name__}: {error}")
 
 
 class _Reporter:
     """Turn the loop's events into those of a benchmark, a few per second, and into lines of the log."""
 
-    def __init__(self, recipe: Recipe, progress: Progress, worker: str) -> None:
-        self.recipe, self.progress, self.worker = recipe, progress, worker
+    def __init__(self, recipe: Recipe, progress: Progress, worker: str, log: Path) -> None:
+        self.recipe, self.progress, self.worker, self.log = recipe, progress, worker, log
         self._done, self._text, self._last = 0, "", 0.0
 
     def __call__(self, event: Event) -> None:
@@ -90,14 +103,18 @@ class _Reporter:
         self._done = event.done
         if event.record is not None:
             self._text = accuracies(event.record, self.recipe)
-            print(f"step {event.done}: {self._text}", flush=True)
+            self._print(f"step {event.done}: {self._text}")
         if event.record is not None or now - self._last > REPORT_EVERY:
             self._last = now
             self.progress(replace(event, task=self.recipe.run_id, text=self._text, worker=self.worker))
 
     def warn(self, warning: Warning) -> None:
-        print(f"mecam: {warning}", flush=True)
+        self._print(f"mecam: {warning}")
         self.progress(Event(self.recipe.run_id, kind="warning", text=str(warning), worker=self.worker))
+
+    def _print(self, line: str) -> None:
+        with writing(self.log):
+            print(line, flush=True)
 
 
 @contextmanager
@@ -107,14 +124,15 @@ def _logged(file: Path) -> Iterator[None]:
     sys.stdout.flush()
     sys.stderr.flush()
     kept = os.dup(1), os.dup(2)
-    with open(file, "ab", buffering=0) as log:
+    with writing(file), open(file, "ab", buffering=0) as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     try:
         yield
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):
+                stream.flush()
         for number, original in zip((1, 2), kept, strict=True):
             os.dup2(original, number)
             os.close(original)

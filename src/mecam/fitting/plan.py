@@ -11,7 +11,7 @@ from mecam.defaults import PROTOCOL
 from mecam.models.registry import find as find_backbone
 from mecam.recipe import Recipe, RecipeError
 from mecam.runs import RunError, write_atomic
-from mecam.runs.files import read_sealed
+from mecam.runs.files import Write, read_sealed
 from mecam.storage.checksums import seal
 
 FILE = "fit.json"
@@ -63,8 +63,8 @@ class Plan:
     def _reading(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in READING}
 
-    def write(self, out: Path) -> None:
-        write_atomic(out / FILE, seal(asdict(self)))
+    def write(self, out: Path, write: Write = write_atomic) -> None:
+        write(out / FILE, seal(asdict(self)))
 
     @classmethod
     def read(cls, out: Path) -> Plan | None:

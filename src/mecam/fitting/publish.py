@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from mecam.runs import RunFolder, write_atomic
-from mecam.runs.files import make_folder, read_bytes
-from mecam.storage.files import sync_folder
-
-STAGED = "staged"
+from mecam.runs import RunFolder
+from mecam.runs.claim import Writer
+from mecam.runs.files import read_bytes
 
 
-def publish(run: RunFolder, out: Path) -> None:
+def publish(run: RunFolder, out: Path, writer: Writer) -> None:
     """Copy the files of a finished run to `out`; a no-op if they are there.
 
     All copies are complete before the first one takes its place, so that a kill finds the former run or the new one. In
@@ -24,14 +21,7 @@ def publish(run: RunFolder, out: Path) -> None:
     if all(_same(file, out / file.name) for file in present):
         return
     run.verify()
-    staged = out / STAGED
-    make_folder(staged)
-    for file in present:
-        write_atomic(staged / file.name, read_bytes(file))
-    for file in present:  # done.json is the last
-        os.replace(staged / file.name, out / file.name)
-    sync_folder(out)
-    staged.rmdir()
+    writer.write_together({out / file.name: read_bytes(file) for file in present})  # done.json is the last
 
 
 def _same(file: Path, other: Path) -> bool:

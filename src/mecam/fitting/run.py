@@ -36,7 +36,8 @@ from mecam.fitting.verdict import Verdict, accuracy_of, interval, nested, recall
 from mecam.progress import Event, Progress, clock, notes_and_tenths, showing
 from mecam.recipe import Recipe, RecipeError, spelled
 from mecam.report import write as write_report
-from mecam.runs import RunError, RunFolder, claim, write_atomic
+from mecam.runs import RunError, RunFolder, claim
+from mecam.runs.claim import Writer
 from mecam.runs.files import read_bytes, read_sealed
 from mecam.serving import Confidence, ExportError, export, load_model
 from mecam.storage.checksums import digest, seal
@@ -95,10 +96,10 @@ def fit(
     begin(out, given)  # refuses another fit before the data is packed
     with showing(progress, lines=notes_and_tenths()) as show:
         data = _open(given, show)  # before the folder is made: it may be refused
-        with claim(out):
+        with claim(out) as writer:
             plan = begin(out, replace(given, fingerprint=data.fingerprint))
-            plan.write(out)
-            return _Fit(plan, out, data, machine, time.monotonic(), budget, show, warn).run()
+            plan.write(out, writer.write)
+            return _Fit(plan, out, writer, data, machine, time.monotonic(), budget, show, warn).run()
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ class _Fit:
 
     plan: Plan
     out: Path
+    writer: Writer
     data: DomainSet
     machine: Machine
     start: float
@@ -117,7 +119,7 @@ class _Fit:
     def run(self) -> Verdict:
         self._announce()
         final = self._train(self.plan.probe(None), FINAL, "final head")
-        publish(final, self.out)
+        publish(final, self.out, self.writer)
         self._note(f"{self.out} is a usable model from now on: a head on the frozen backbone")
         heads = {
             domain: self._train(self.plan.probe(domain), LEFT_OUT, f"head without {domain}")
@@ -136,7 +138,7 @@ class _Fit:
             verdict = self._verdict({"head": heads, "all": tuned})
             if verdict.chosen == "all":
                 heads, final = tuned, self._train(plan.tuned(None, final.model_file), FINAL, "final, all weights")
-                publish(final, self.out)
+                publish(final, self.out, self.writer)
         answered = self._judge(heads)
         return self._deliver(replace(verdict, notes=(*verdict.notes, *answered, *advice)))
 
@@ -187,7 +189,7 @@ class _Fit:
             if rates.steps(seconds) >= FEWEST:
                 rates = replace(rates, step=self._seconds_per_step(batch))
             plan = replace(plan, tuning=settings(rates, seconds, batch))
-            plan.write(self.out)
+            plan.write(self.out, self.writer.write)
         if plan.tuning:
             return plan, []
         minutes = 5 * math.ceil((self.budget - seconds + rates.seconds(FEWEST)) / 300)
@@ -234,6 +236,7 @@ class _Fit:
     def _judge(self, left_out: Mapping[str, RunFolder]) -> list[str]:
         """Write how predictions of the final model are judged, unless that is there; return what it is good for."""
         out = RunFolder(self.out)
+        out.writer = self.writer
         confidence = Confidence.read(out)
         if confidence is None:
             self._note("measuring the novelty of left-out domains")
@@ -256,7 +259,7 @@ class _Fit:
             except ExportError as error:
                 model, verdict = "", replace(verdict, notes=(*verdict.notes, f"not exported: {error}"))
         verdict = replace(verdict, seconds=round(self._spent(), 1))
-        write_atomic(self.out / VERDICT, seal({**verdict.to_dict(), "exported": model}))
+        self.writer.write(self.out / VERDICT, seal({**verdict.to_dict(), "exported": model}))
         return verdict
 
     def _spent(self) -> float:

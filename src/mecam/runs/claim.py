@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mecam.runs.files import RunError, make_folder, write_atomic, writing
+from mecam.runs.files import RunError, make_folder, write_together, writing
 from mecam.storage import claims
 from mecam.storage.files import discard
 
@@ -31,8 +31,12 @@ class Writer:
 
     def write(self, path: Path, data: bytes) -> None:
         """Replace the content of a file, as `write_atomic` does."""
+        self.write_together({path: data})
+
+    def write_together(self, contents: Mapping[Path, bytes]) -> None:
+        """Replace the content of several files. All are complete before the first is replaced."""
         with self._fenced():
-            write_atomic(path, data, staging=None if self.held is None else self.held.staging)
+            write_together(contents, staging=None if self.held is None else self.held.staging)
 
     def remove(self, path: Path) -> None:
         """Remove a file that is not needed; a failure does no harm."""

@@ -16,6 +16,7 @@ class RunError(files.StorageError):
 Write = Callable[[Path, bytes], None]  # replaces the content of a file
 
 write_atomic = partial(files.write_atomic, error=RunError)
+write_together = partial(files.write_together, error=RunError)
 make_folder = partial(files.make_folder, error=RunError)
 writing = partial(files.writing, error=RunError)
 read_bytes = partial(files.read_bytes, error=RunError)

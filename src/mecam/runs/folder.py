@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from mecam.runs import records, sessions
 from mecam.runs.claim import Writer
-from mecam.runs.files import RunError, make_folder, read_bytes, read_sealed, write_atomic
+from mecam.runs.files import RunError, make_folder, read_bytes, read_sealed
 from mecam.runs.summary import in_words, summary
 from mecam.storage.checksums import digest, seal
 from mecam.storage.files import clean
@@ -124,7 +124,7 @@ class RunFolder:
         from mecam.runs._tensors import pack
 
         own = {"model": self._model_digest(), "facts": facts, "digest": digest(pack(tensors, facts))}
-        write_atomic(self.confidence_file, pack(tensors, own))
+        self.writer.write(self.confidence_file, pack(tensors, own))
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Mark the run as done, with its result."""

@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,22 +39,37 @@ def write_atomic(
     The file is private to its owner while it is written. In place it has the permissions of any new file. `staging` is
     the folder to write it in, on the same file system; by default that of `path`.
     """
-    path = Path(path)
-    temporary = (staging or path.parent) / secrets.token_hex(8).join(TEMPORARY)
+    write_together({Path(path): data}, staging=staging, error=error)
+
+
+def write_together(
+    contents: Mapping[Path, bytes], *, staging: Path | None = None, error: MakeError = StorageError
+) -> None:
+    """Replace the content of several files, as `write_atomic` does. All are complete before the first is replaced."""
+    complete: dict[Path, Path] = {}
     try:
-        with writing(path, len(data), error=error):
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
-            try:
-                write_all(descriptor, data)
-                os.chmod(temporary, 0o666 & ~_UMASK)
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            os.replace(temporary, path)
-            sync_folder(path.parent)
+        for path, data in contents.items():
+            complete[path] = (staging or path.parent) / secrets.token_hex(8).join(TEMPORARY)
+            with writing(path, len(data), error=error):
+                _write_new(complete[path], data)
+        for path, temporary in complete.items():
+            with writing(path, len(contents[path]), error=error):
+                os.replace(temporary, path)
+                sync_folder(path.parent)
     except BaseException:
-        discard(temporary)
+        for temporary in complete.values():
+            discard(temporary)
         raise
+
+
+def _write_new(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+    try:
+        write_all(descriptor, data)
+        os.chmod(path, 0o666 & ~_UMASK)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_all(descriptor: int, data: bytes, offset: int | None = None) -> None:
