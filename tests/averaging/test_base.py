@@ -1,6 +1,7 @@
 """Any averaging in the one loop that is written for all of them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -131,9 +132,9 @@ def test_the_papers_settings_are_the_defaults() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("name", ["ema", "swad"])
-def test_a_run_resumes_on_another_device(tmp_path: Path, name: str) -> None:
-    model, averaging, twin = nn.Linear(3, 2), create(name), create(name)
+@pytest.mark.parametrize(("name", "settings"), [("ema", {}), ("swad", {"judge": "segment"})])
+def test_a_run_resumes_on_another_device(tmp_path: Path, name: str, settings: dict[str, Any]) -> None:
+    model, averaging, twin = nn.Linear(3, 2), create(name, **settings), create(name, **settings)
     averaging.update(model)
     averaging.evaluated(0, 1.0, model)
     averaging.update(model)

@@ -1,5 +1,6 @@
 """What only a GPU can show: no waiting for the device, capture in a CUDA graph, skips decided there, fp16 for real."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -152,6 +153,28 @@ def test_capture_takes_the_steps_of_an_eager_loop(
     assert step.reason is None
     assert all(graph._graph is not None for graph in step._graphs.values())
     torch.testing.assert_close(weights(model), weights(eager_model), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", [None, SAM])
+def test_capture_lets_a_running_adam_count_on_the_device(method: type[SharpnessAware] | None) -> None:
+    (x, y), results = batch(), []
+    for captured in (False, True):
+        model = network()
+        if method is None:
+            optimizer: torch.optim.Optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        else:
+            optimizer = method(model.parameters(), torch.optim.Adam, lr=0.01, nonfinite="skip", model=model)
+        optimizer.step(closure_for(optimizer, model, x, y))
+        before = copy.deepcopy(optimizer.state_dict())
+        step = capture(optimizer, lambda x, y, model=model: F.cross_entropy(model(x), y)) if captured else None
+        for loaded in (False, True):
+            if loaded:
+                optimizer.load_state_dict(before)  # counts on the CPU again
+            for _ in range(3):
+                step(x, y) if step else optimizer.step(closure_for(optimizer, model, x, y))
+        assert step is None or step.reason is None
+        results.append(weights(model))
+    torch.testing.assert_close(*results, rtol=1e-3, atol=1e-4)
 
 
 def test_mixstyle_in_a_captured_step_mixes_anew_in_every_replay() -> None:

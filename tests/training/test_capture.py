@@ -109,7 +109,7 @@ def test_steps_of_two_kinds() -> None:
     same_after(12, optimizer="sam", optimizer_settings={"every": 3})
 
 
-@pytest.mark.parametrize("optimizer", [*sorted(HOST), "mecam", "adam"])
+@pytest.mark.parametrize("optimizer", [*sorted(HOST - {"dgsam"}), "mecam", "adam"])  # DGSAM's passes differ
 def test_captured_passes(optimizer: str) -> None:
     same_after(5, "passes", optimizer=optimizer, virtual="none")
 
@@ -195,7 +195,7 @@ def test_non_finite_steps_are_reported(tmp_path: Path) -> None:
         "evaluate_every": 5,
         "optimizer": "mecam",
         "base": "sgd",
-        "lr": 1e30,
+        "optimizer_settings": {"rho": 1e38},
     }
     with pytest.raises(FloatingPointError, match=r"step \d of .*not finite; that step was not taken"):
         train(Recipe(**values), tmp_path, device="cuda", data=DATA)

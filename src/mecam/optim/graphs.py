@@ -85,8 +85,8 @@ def capture(optimizer: Optimizer, loss_fn: Callable[..., Tensor]) -> CapturedSte
     frozen parameters), and let the loss function draw random numbers from the device's default generator only.
 
     Args:
-        optimizer: an optimizer of this package with nonfinite="skip", or one of torch. torch's Adam and its like take
-            capturable=True or fused=True. Rates that a schedule changes are 0-dim tensors on the device.
+        optimizer: an optimizer of this package with nonfinite="skip", or one of torch. torch's Adam and its like are
+            set to capturable=True. Rates that a schedule changes are 0-dim tensors on the device.
         loss_fn: returns the loss, a tensor, for the inputs of a step, such as images and labels. Tensors among
             these keep their shapes, and all else its values; steps with others run eagerly.
 
@@ -113,7 +113,9 @@ class CapturedStep:
         self._captured_for: tuple[Any, ...] | None = None  # shapes and numbers that the graphs hold
         self._warned: set[str] = set()
         optimizer.register_load_state_dict_post_hook(self._forget)
-        if self.reason is not None and device_of(optimizer).type != "cpu":
+        if self.reason is None:
+            _count_on_device(optimizer)
+        elif device_of(optimizer).type != "cpu":
             self._warn(self.reason)
 
     def __call__(self, *inputs: Any) -> Tensor:
@@ -181,6 +183,8 @@ class CapturedStep:
         """Capture anew: a loaded state is other tensors than those in the graphs."""
         self._graphs.clear()
         self._captured_for = None
+        if self.reason is None:
+            _count_on_device(self.optimizer)
 
     def _warn(self, message: str) -> None:
         if message not in self._warned:
@@ -209,12 +213,21 @@ def why_not(optimizer: Optimizer) -> str | None:
         return f"{type(base).__name__}: {REFUSED[type(base)]}; steps run eagerly"
     if not counts_on_device(base):
         return f"{type(base).__name__} is not of torch.optim, and may count its steps in Python: steps run eagerly"
-    counts = "capturable" in base.defaults and not any(base.defaults.get(key) for key in ("capturable", "fused"))
-    if counts:
-        return f"{type(base).__name__} counts its steps on the CPU; give it capturable=True or fused=True"
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return "torch.distributed is in use, and gradients are exchanged outside of the graph: steps run eagerly"
     return None
+
+
+def _count_on_device(optimizer: Optimizer) -> None:
+    """Let the optimizer count its steps in tensors on the device, as a capture requires."""
+    base = optimizer.base_optimizer if isinstance(optimizer, SharpnessAware) else optimizer
+    for settings in (base.defaults, *base.param_groups):
+        if "capturable" in settings:
+            settings["capturable"] = True
+    for parameter, state in base.state.items():
+        if isinstance(state.get("step"), Tensor):
+            state["step"] = state["step"].to(parameter.device)
+    base._warned_capturable_if_run_uncaptured = True  # the first step is eager on purpose
 
 
 def device_of(optimizer: Optimizer) -> torch.device:
