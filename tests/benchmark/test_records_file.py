@@ -95,7 +95,7 @@ def test_a_run_of_another_version_is_named(tmp_path: Path) -> None:
 
 
 def test_the_study_on_pacs() -> None:
-    """The averages that benchmarks/results/pacs.md reports, from its 218 runs; some optimizers are gone."""
+    """The averages that benchmarks/results/pacs_lite0.md reports, from its 218 runs; some optimizers are gone."""
     averages = {}
     for accuracy in ("selected", "second-half"):
         results, _ = read(STUDY, accuracy=accuracy)

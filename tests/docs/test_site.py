@@ -22,6 +22,7 @@ from mecam.recipe import Recipe
 from tests.docs.pages import ROOT
 
 PICTURES = ROOT / "docs" / "pictures"
+RESULTS = ROOT / "benchmarks" / "results"
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 LOADING = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
 
@@ -117,15 +118,28 @@ def test_docstrings_are_in_the_reference(site: Path) -> None:
     assert offered - anchors - {"METHODS", "AVERAGINGS", "OPTIMIZERS", "DOMAINS", "BACKBONES", "Weights"} == set()
 
 
-@pytest.mark.parametrize("script", ["how_mecam_works.py", "choosing.py"])
+@pytest.mark.parametrize("script", ["how_mecam_works.py", "choosing.py", "pacs.py"])
 def test_pictures_are_drawn_by_their_scripts(script: str, tmp_path: Path) -> None:
     runpy.run_path(str(PICTURES / script))["main"](tmp_path)
     drawn = {path.name for path in tmp_path.iterdir()}
     assert drawn
-    text = "\n".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
+    pages = [*(ROOT / "docs").glob("*.md"), *RESULTS.glob("*.md")]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages).replace("](../../docs/", "](")
     for name in drawn:
         assert (PICTURES / name).is_file()
         assert f"(pictures/{name})" in text
+
+
+def test_the_verdicts_are_of_the_records() -> None:
+    names = runpy.run_path(str(PICTURES / "pacs.py"))
+    page = (RESULTS / "pacs.md").read_text(encoding="utf-8")
+    assert names["written"](page) == page, "run python docs/pictures/pacs.py"
+    assert f"varies by {names['spread']():.1f} points" in page
+
+
+@pytest.mark.parametrize("page", sorted(RESULTS.glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_of_results_is_read_to_its_end(page: Path) -> None:
+    assert len(page.read_text(encoding="utf-8").split()) <= 900
 
 
 def test_on_a_quadratic_the_update_is_the_gradient_and_elsewhere_as_the_page_says() -> None:
