@@ -72,7 +72,7 @@ def test_unknown_optimizers_are_refused() -> None:
 def test_a_loop_of_your_own() -> None:
     small = ["--network", "resnet18", "--size", "32", "--batch", "2", "--steps", "1"]
     found = table(run("own_loop.py", "--device", "cpu", *small, "--ways", "folded, captured"))
-    assert {way: len(cells) for way, cells in found.items()} == {"folded, captured": 3}
+    assert [cell == "-" for cell in found["folded, captured"]][:4] == [False, False, False, True]
 
 
 def test_memory_is_within_its_bounds(tmp_path: Path) -> None:
