@@ -2,8 +2,8 @@
 
 import json
 import signal
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,24 @@ from mecam.recipe import Recipe
 from mecam.training import Interrupted, train
 
 
-def stop_run(out: Path, recipe: Recipe, *, threads: int) -> None:
+def stop_run(out: Path, recipe: Recipe, count: int) -> None:
     """Train with this many threads, and stop after step 1."""
 
     def stop(event: Event) -> None:
         if event.done == 1:
             signal.raise_signal(signal.SIGTERM)
 
+    with with_threads(count), suppress(Interrupted):
+        train(recipe, out, device="cpu", progress=stop)
+
+
+@contextmanager
+def with_threads(count: int) -> Iterator[None]:
+    """Runs of this process have this many threads."""
     before = torch.get_num_threads()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(count)
     try:
-        with suppress(Interrupted):
-            train(recipe, out, device="cpu", progress=stop)
+        yield
     finally:
         torch.set_num_threads(before)
 

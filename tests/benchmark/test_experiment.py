@@ -21,13 +21,7 @@ from tests.benchmark.folders import write_run
 from tests.data.folders import make_folder
 
 TINY = ["--steps", "2", "--set", "evaluate_every=1", "--set", "batch=4", "--set", "image_size=16"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MECAM_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def mecam(*words: str | Path) -> Any:
@@ -71,6 +65,7 @@ def test_a_setting_is_planned_for_the_optimizers_that_have_it(tmp_path: Path) ->
     assert planned(file, None, sweep) == by_words
 
 
+@pytest.mark.usefixtures("in_process")
 def test_unreadable_images_are_refused_or_left_out_as_asked(tmp_path: Path) -> None:
     data = make_folder(tmp_path / "data", each=4)
     (data / "art" / "cat" / "broken.png").write_bytes(b"no image")
@@ -110,11 +105,12 @@ def test_settings_of_the_optimizer_that_a_method_brings() -> None:
         plan_runs(None, {**words, "method": "fish"}, ["optimizer_settings.eps=1e-6"])
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_failed_run_is_named_with_its_log_and_the_exit_code_says_so(tmp_path: Path) -> None:
     words = ["bench", "--optimizer", "adam", "--target", "art", "--seeds", "0", *TINY, "--out", str(tmp_path)]
     words += ["--backbone", "lite0", "--set", "weights=nowhere.pth"]
-    done = subprocess.run([sys.executable, "-m", "mecam.cli", *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
+    done = mecam(*words)
+    assert done.exit_code == 1
     assert "shapes-art-erm-adam-none-seed0" in done.stderr
     assert "nowhere.pth" in done.stderr
     assert "1 of 1 runs failed" in done.stderr
@@ -183,7 +179,7 @@ def test_other_domains_of_the_same_folder_are_no_change_of_it(tmp_path: Path) ->
     assert {row["variant"] for row in rows} == {"domain_from=(site.)", "domain_from=exif:Model"}
 
 
-def test_a_benchmark_that_goes_on_with_other_threads_says_so_once(
+def test_a_benchmark_that_resumes_with_other_threads_reports_it_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["bench", "--target", "art,photo", *TINY, "--workers", "1", "--device", "cpu", "--out", tmp_path]
@@ -279,6 +275,7 @@ def test_a_table_of_an_experiment_needs_no_data(tmp_path: Path, monkeypatch: pyt
     assert [(row["target"], row["runs"]) for row in rows] == [("photo", 1), ("average", 1)]
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_profile_on_the_command_line_and_in_python(tmp_path: Path) -> None:
     data = make_folder(tmp_path / "PACS", each=4)
     cheap = {"steps": 1, "batch": 2, "evaluate_every": 1, "backbone": "resnet8"}

@@ -1,6 +1,5 @@
 """Table 3 from end to end on folders that are called as the five data sets: 13 optimizers, a target and a seed each."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +7,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from mecam.benchmark.worker import work
 from mecam.cli import app
 from mecam.data.known import KNOWN
-from mecam.progress import Progress
-from mecam.recipe import Recipe
 from tests.data.folders import save
 
 TABLE3 = Path(__file__).parents[2] / "recipes" / "table3.toml"
@@ -31,14 +27,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Any:
                     file = root / known.name / domain / name / f"{number}.png"
                     save(file, random.integers(0, 256, (16, 16, 3), dtype=np.uint8))
 
-    def run(engine: Any, recipes: Sequence[Recipe], out: Path, progress: Progress) -> None:  # noqa: ARG001
-        for recipe in recipes:
-            work(recipe, out, "cpu", progress)
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MECAM_DATA", str(root))
         patch.setenv("MECAM_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr("mecam.benchmark.local.LocalEngine.run", run)  # in this process: torch is imported once
         yield root
 
 
@@ -48,6 +39,7 @@ def mecam(*words: str | Path) -> Any:
     return found
 
 
+@pytest.mark.usefixtures("in_process")
 def test_table_3_on_all_five_data_sets(root: Path, tmp_path: Path) -> None:
     words = ["--seeds", "0", "--out", tmp_path, "--device", "cpu"]
     words += [word for value in TINY for word in ("--set", value)]

@@ -17,34 +17,25 @@ import pytest
 from mecam.benchmark import _parcel
 from mecam.benchmark import ray_engine as module
 from mecam.benchmark.experiment import missing, run_missing
-from mecam.benchmark.local import LocalEngine
 from mecam.benchmark.ray_engine import RayEngine
 from mecam.benchmark.results import read
 from mecam.benchmark.tables import rows
-from mecam.benchmark.worker import log_tail
+from mecam.benchmark.worker import log_tail, work
 from mecam.data.open import cache_folder
 from mecam.data.pack import pack
-from mecam.progress import Event
+from mecam.progress import Event, silent
 from mecam.recipe import Recipe
 from mecam.runs import ClaimedError, RunFolder, claim
 from mecam.runs.timing import TIMING
 from mecam.training import environment, train
-from tests.benchmark.folders import stop_run
+from tests.benchmark.folders import stop_run, with_threads
 from tests.data.folders import make_folder
 
-pytestmark = pytest.mark.timeout(600)  # Ray takes its time to notice that a node is gone, more so on a busy machine
+# Ray takes its time to notice that a node is gone, more so on a busy machine
+pytestmark = [pytest.mark.usefixtures("cache"), pytest.mark.timeout(600)]
 needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="ray is not installed: mecam[ray]")
 TINY = {"steps": 2, "evaluate_every": 1, "batch": 4, "image_size": 16}
 NODE = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The embedded set, packed once for all processes of this file."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MECAM_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("OMP_NUM_THREADS", "1")
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -115,8 +106,9 @@ def test_a_killed_node_changes_nothing_in_the_table(
     assert (sorted(outcome.done), outcome.failed) == (sorted(r.run_id for r in runs), {})
     started = Counter(event.task for event in events if event.kind == "started")
     assert sorted(started.values()) == [1, 1, 1, 2]  # one was lost with its node
-    workers = os.cpu_count()  # a thread each, as on the cluster: sums do not depend on their number then
-    run_missing(runs, tmp_path / "local", engine=LocalEngine(workers=workers, device="cpu"))
+    with with_threads(1):  # as on the cluster: sums do not depend on their number then
+        for recipe in runs:
+            work(recipe, tmp_path / "local", "cpu", silent)
     tables = [rows(read(tmp_path / engine)[0]) for engine in ("ray", "local")]
     assert tables[0] == tables[1]
     assert tables[0][0].cells["average"].runs == 4
@@ -159,8 +151,8 @@ def test_a_recipe_that_fails_by_itself_is_tried_once(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("connected")
 def test_a_run_that_resumes_with_other_threads_says_so_once(tmp_path: Path) -> None:
     changed, same = recipes("art", "photo", steps=3)
-    stop_run(tmp_path, changed, threads=2)
-    stop_run(tmp_path, same, threads=1)
+    stop_run(tmp_path, changed, 2)
+    stop_run(tmp_path, same, 1)
     outcome = run_missing([changed, same], tmp_path, engine=RayEngine(shared=True))
     said = "this run was trained with threads=2 and resumes with threads=1: results may differ in the last bits"
     assert outcome.warnings == {changed.run_id: said}

@@ -14,14 +14,7 @@ from mecam.cli import app
 
 TINY = ["--steps", "2", "--set", "evaluate_every=1", "--set", "batch=4", "--set", "image_size=16"]
 LOCAL = ["--workers", "1", "--device", "cpu"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MECAM_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("OMP_NUM_THREADS", "1")
-        yield
+pytestmark = pytest.mark.usefixtures("cache", "in_process")
 
 
 def mecam(*words: str | Path) -> Any:

@@ -1,10 +1,13 @@
 """The scripts run and print well-formed tables. How fast anything is, no test asks; memory can be counted."""
 
+import runpy
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from mecam.optim import OPTIMIZERS
 
@@ -15,10 +18,27 @@ FACTS = ["machine", "versions", "commit", "setting", "repeats"]
 
 
 def run(script: str, *options: str) -> str:
+    """Run a script as a process, as it is typed."""
     command = [sys.executable, str(BENCHMARKS / script), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.fixture
+def run_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[..., str]]:
+    """A function like `run` in this process, which need not import torch again."""
+
+    def run_here(script: str, *options: str) -> str:
+        monkeypatch.setattr(sys, "argv", [str(BENCHMARKS / script), *options])
+        capsys.readouterr()
+        runpy.run_path(sys.argv[0], run_name="__main__")
+        return capsys.readouterr().out
+
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    threads = torch.get_num_threads()
+    yield run_here
+    torch.set_num_threads(threads)
 
 
 def facts(text: str) -> list[str]:
@@ -55,23 +75,22 @@ def test_step_time(tmp_path: Path) -> None:
         ["--hooks", "--small-input", "--clock", "cpu", "--burst", "2"],
     ],
 )
-def test_step_time_in_other_settings(options: list[str]) -> None:
-    assert list(table(run("step_time.py", *TINY, "--optimizers", "sam,mecam+mixstyle", *options))) == [
+def test_step_time_in_other_settings(options: list[str], run_here: Callable[..., str]) -> None:
+    assert list(table(run_here("step_time.py", *TINY, "--optimizers", "sam,mecam+mixstyle", *options))) == [
         "sam",
         "mecam+mixstyle",
     ]
 
 
-def test_unknown_optimizers_are_refused() -> None:
-    command = [sys.executable, str(BENCHMARKS / "step_time.py"), "--optimizers", "sam,samm"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 2
-    assert "there is no samm; known are sam, " in done.stderr
+def test_unknown_optimizers_are_refused(run_here: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run_here("step_time.py", "--optimizers", "sam,samm")
+    assert "there is no samm; known are sam, " in capsys.readouterr().err
 
 
-def test_a_loop_of_your_own() -> None:
+def test_a_loop_of_your_own(run_here: Callable[..., str]) -> None:
     small = ["--network", "resnet18", "--size", "32", "--batch", "2", "--steps", "1"]
-    found = table(run("own_loop.py", "--device", "cpu", *small, "--ways", "folded, captured"))
+    found = table(run_here("own_loop.py", "--device", "cpu", *small, "--ways", "folded, captured"))
     assert [cell == "-" for cell in found["folded, captured"]][:4] == [False, False, False, True]
 
 
@@ -86,9 +105,9 @@ def test_memory_is_within_its_bounds(tmp_path: Path) -> None:
     assert all(buffers[name] <= 3 + activations for name in ("mecam", "crsam"))
 
 
-def test_the_largest_eigenvalue_is_within_its_bar(tmp_path: Path) -> None:
+def test_the_largest_eigenvalue_is_within_its_bar(tmp_path: Path, run_here: Callable[..., str]) -> None:
     tiny = ["--backbone", "resnet8", "--images", "12", "--few", "6", "--steps", "2"]
-    text = run("curvature_check.py", *tiny, "--out", str(tmp_path / "table.md"))
+    text = run_here("curvature_check.py", *tiny, "--out", str(tmp_path / "table.md"))
     assert (tmp_path / "table.md").read_text() == text
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
     assert [row[6] for row in rows[2:]] == ["dense", "Lanczos", "residual"]
@@ -111,8 +130,8 @@ SMALL = [
 ]
 
 
-def test_steps_of_every_kind() -> None:
-    text = run("gpu.py", *SMALL, "--rounds", "1", "--burst", "2", "--optimizers", "sam", "--methods", "mixup")
+def test_steps_of_every_kind(run_here: Callable[..., str]) -> None:
+    text = run_here("gpu.py", *SMALL, "--rounds", "1", "--burst", "2", "--optimizers", "sam", "--methods", "mixup")
     found = table(text)
     assert list(found) == ["erm, adam", "erm, sam", "mixup, adam"]
     for milliseconds, ratio, bare, *_ in found.values():
@@ -131,8 +150,8 @@ def test_the_time_of_a_run() -> None:
     assert abs(sum(seconds[:-1]) - seconds[-1]) < 0.5
 
 
-def test_a_step_on_a_cpu() -> None:
-    text = run("cpu.py", "--batch", "4", "--rounds", "1", "--burst", "1", "--ways", "contiguous", "bf16")
+def test_a_step_on_a_cpu(run_here: Callable[..., str]) -> None:
+    text = run_here("cpu.py", "--batch", "4", "--rounds", "1", "--burst", "1", "--ways", "contiguous", "bf16")
     assert "| mecam: Python between the passes |" in text
     assert "| contiguous | " in text
 
