@@ -64,13 +64,13 @@ def data_set(data: str) -> str | None:
 @cache
 def hyperparameters() -> dict[str, dict[str, Any]]:
     """Read MeCAM's settings by data set, from the paper's supplement."""
-    return {str(row.pop("dataset")): row for row in _rows("hyperparameters.csv")}
+    return {str(row.pop("dataset")): row for row in published_rows("hyperparameters.csv")}
 
 
 @cache
 def rivals() -> dict[tuple[str, str], dict[str, Any]]:
     """Read the settings that other authors give, by plain name and data set."""
-    return {(plain(row.pop("name")), str(row.pop("dataset"))): row for row in _rows("rivals.csv")}
+    return {(plain(row.pop("name")), str(row.pop("dataset"))): row for row in published_rows("rivals.csv")}
 
 
 def steps(data: str) -> int:
@@ -136,7 +136,7 @@ def _scaled(lr: float, below: str) -> float:
     return float(f"{lr * LR_RATIOS.get(below, 1.0):.12g}")
 
 
-def _rows(file: str) -> list[dict[str, Any]]:
+def published_rows(file: str) -> list[dict[str, Any]]:
     """Read the rows of a published table; empty cells are left out, numbers are numbers."""
     import csv
     from importlib.resources import files

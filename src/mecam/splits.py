@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
@@ -68,6 +70,19 @@ def is_about(accuracy: float, trivial: float) -> bool:
 def is_majority(accuracy: float, share: float, classes: int) -> bool:
     """Return whether an accuracy is about the share of the most frequent class, where classes are unbalanced."""
     return share > 1.2 / classes and is_about(accuracy, share)
+
+
+def half_interval(values: Sequence[float]) -> float:
+    """Return half the width of the 95 % confidence interval of the mean (Student's t)."""
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def mean_interval(accuracies: Sequence[float], most: float = 1.0) -> tuple[float, float]:
+    """Return the 95 % interval of the mean of accuracies, of which none is above `most`."""
+    mean, half = statistics.fmean(accuracies), half_interval(accuracies)
+    return max(0.0, mean - half), min(most, mean + half)
 
 
 def percent(share: float | None) -> float | None:

@@ -54,6 +54,7 @@ class LanguageModel(nn.Module):
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MECAM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("mecam.fitting.run.export", lambda *_: None)  # takes most of the time of a fit
 
 
 def small(function: Callable[..., Any], **sizes: Any) -> Callable[..., Any]:

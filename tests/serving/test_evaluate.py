@@ -8,6 +8,7 @@ import shutil
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -28,7 +29,8 @@ from mecam.serving import Evaluation, TrainedModel, find_images, load_model
 from mecam.serving.evaluation import summarize
 from mecam.serving.labelled import Labelled
 from mecam.serving.page import LISTED, Mistakes, evaluation_page, wrong_images
-from mecam.serving.tally import Tally, over_domains, wilson
+from mecam.serving.tally import Tally, wilson
+from mecam.splits import mean_interval
 from mecam.training import train
 from tests.serving.runs import CLASSES, DOMAINS, EACH, write_images
 
@@ -83,7 +85,7 @@ def test_the_counts_are_those_of_the_predictions(run: Path, mixed: Path) -> None
     ]
     accuracies = [one.accuracy for one in found.domains]
     assert found.domain_mean == pytest.approx(np.mean(accuracies))
-    assert found.domain_interval == over_domains(accuracies)
+    assert found.domain_interval == mean_interval(accuracies)
     assert found.accuracy < 1
     [message] = found.unreadable
     assert message.startswith(str(mixed / "lab" / "red" / "cut.png"))
@@ -254,11 +256,11 @@ def test_images_are_read_one_batch_at_a_time(images: Path, monkeypatch: pytest.M
     alive, most = 0, 0
     read, predicted = TrainedModel._read, TrainedModel._forward
 
-    def counting(self: TrainedModel, image: Path, *, max_pixels: int) -> object:
+    def counting(self: TrainedModel, image: Path, **options: Any) -> object:
         nonlocal alive, most
         alive += 1
         most = max(most, alive)
-        return read(self, image, max_pixels=max_pixels)
+        return read(self, image, **options)
 
     def done(self: TrainedModel, pictures: list[np.ndarray], names: list[str]) -> tuple[Tensor, None]:
         nonlocal alive

@@ -7,7 +7,8 @@ import pytest
 import torch
 from scipy.stats import binomtest, t
 
-from mecam.serving.tally import BINS, Tally, over_domains, wilson
+from mecam.serving.tally import BINS, Tally, wilson
+from mecam.splits import mean_interval
 from mecam.training.metrics import measure
 
 CLASSES = 5
@@ -23,8 +24,8 @@ def test_the_interval_over_domains_is_students(rng: np.random.Generator) -> None
     for count in (2, 4, 9):
         values = rng.uniform(0.45, 0.55, count) if count > 2 else np.array([0.5, 0.501])
         expected = t.interval(0.95, count - 1, loc=values.mean(), scale=values.std(ddof=1) / np.sqrt(count))
-        assert over_domains(values.tolist()) == pytest.approx(expected, abs=1e-12)
-    assert over_domains([0.2, 0.9]) == (0.0, 1.0)
+        assert mean_interval(values.tolist()) == pytest.approx(expected, abs=1e-12)
+    assert mean_interval([0.2, 0.9]) == (0.0, 1.0)
 
 
 @pytest.fixture

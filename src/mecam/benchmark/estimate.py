@@ -95,7 +95,8 @@ def seconds(recipes: Sequence[Recipe], out: Path, device: str = "auto") -> dict[
             if work in passes:
                 costs[kind] = replace(passes[work], step=passes[work].step * count)
             else:
-                costs[kind] = _measure(recipe, device)
+                data = open_data(recipe.data, **recipe.reading)
+                costs[kind] = cost_of(recipe, find_machine(device, recipe.precision), data)
             if costs[kind].step > LONG:
                 passes.setdefault(work, replace(costs[kind], step=costs[kind].step / count))
         cost = replace(costs[kind], start=0.0) if work in cached else costs[kind]
@@ -180,8 +181,3 @@ def _means(runs: Iterable[_Timed]) -> dict[Kind, float]:
     for run in runs:
         times.setdefault(_kind(run.recipe), []).append(run.step)
     return {kind: statistics.fmean(values) for kind, values in times.items()}
-
-
-def _measure(recipe: Recipe, device: str) -> Cost:
-    data = open_data(recipe.data, **recipe.reading)
-    return cost_of(recipe, find_machine(device, recipe.precision), data)

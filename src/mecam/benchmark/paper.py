@@ -8,13 +8,11 @@ table's label. The settings behind a cell are those of a profile, the one source
 
 from __future__ import annotations
 
-import csv
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -67,20 +65,12 @@ class Published:
 @cache
 def published() -> tuple[Published, ...]:
     """Return all published cells."""
-    with (files("mecam") / "published" / "accuracy.csv").open(encoding="utf-8") as file:
-        return tuple(
-            Published(
-                line["table"],
-                line["dataset"],
-                TARGETS.get(line["dataset"], {}).get(line["target"], AVERAGE),
-                line["algorithm"],
-                float(line["mean"]),
-                float(line["spread"]) if line["spread"] else None,
-                line["source"],
-                line["label"],
-            )
-            for line in csv.DictReader(file)
-        )
+    cells = []
+    for line in profiles.published_rows("accuracy.csv"):
+        data, spread = line.pop("dataset"), line.pop("spread", None)
+        line["target"] = TARGETS.get(data, {}).get(line["target"], AVERAGE)
+        cells.append(Published(data=data, spread=spread, **line))
+    return tuple(cells)
 
 
 def settings_of(data: str) -> dict[str, float]:
@@ -101,12 +91,11 @@ def beside(key: Key, target: str, data: str | None = None) -> list[Published]:
 def curvature_beside(key: Key) -> dict[str, dict[float, float]]:
     """Return the rows of the paper's Table 5 for this algorithm: C by rho of ResNet-50 on PACS, split not stated."""
     names = _names(key.method, key.optimizer, key.averaging)
-    with (files("mecam") / "published" / "curvature_pacs.csv").open(encoding="utf-8") as file:
-        return {
-            algorithm: {float(name.removeprefix("rho_")): float(value) for name, value in line.items()}
-            for line in csv.DictReader(file)
-            if plain(algorithm := line.pop("algorithm")) in names
-        }
+    return {
+        algorithm: {float(name.removeprefix("rho_")): value for name, value in line.items()}
+        for line in profiles.published_rows("curvature_pacs.csv")
+        if plain(algorithm := line.pop("algorithm")) in names
+    }
 
 
 def departures_of_row(row: Row) -> dict[str, list[str]]:

@@ -16,16 +16,10 @@ from typing import Any, Literal
 from mecam.benchmark.results import AVERAGE as AVERAGE
 from mecam.benchmark.results import Result
 from mecam.recipe import is_variant, names_in
+from mecam.splits import half_interval
 
 Spread = Literal["stderr", "std", "interval"]
 Select = Literal["none", "shared", "target"]
-
-
-def half_interval(values: Sequence[float]) -> float:
-    """Return half the width of the 95 % confidence interval of the mean (Student's t)."""
-    from scipy.stats import t
-
-    return float(t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
 
 
 SPREADS: Mapping[Spread, Callable[[Sequence[float]], float]] = {

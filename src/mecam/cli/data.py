@@ -62,9 +62,9 @@ def data_check(
     if is_store(folder):
         store = Store(folder)
         store.verify()
-        found = pictures_of(store, looks=len(store) <= MOST).duplicates()
-        print("\n".join([f"{folder}: {len(store)} images, all as they were packed", *found.notes(), *found.problems()]))
-        return 1 if found.problems() else 0
+        same = pictures_of(store, looks=len(store) <= MOST).duplicates()
+        print("\n".join([f"{folder}: {len(store)} images, all as they were packed", *same.notes(), *same.problems()]))
+        return 1 if same.problems() else 0
     images = scan(folder, layout=layout, domain_from=domain_from, missing_classes="allow")
     if changed := stale(images):
         print(

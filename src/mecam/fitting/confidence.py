@@ -14,7 +14,7 @@ from mecam.data.domains import DomainSet, source_domains
 from mecam.data.splits import split_domains
 from mecam.data.store import for_sources
 from mecam.models.network import Network
-from mecam.recipe import Recipe
+from mecam.recipe import recipe_of
 from mecam.runs import RunFolder
 from mecam.serving import load_model
 from mecam.serving.confidence import BATCH, USUAL, Confidence, Space
@@ -61,7 +61,7 @@ def estimate(final: RunFolder, left_out: Mapping[str, RunFolder], data: DomainSe
 
 def outputs(run: RunFolder, data: DomainSet, machine: Machine) -> dict[Split, Outputs]:
     """Return the outputs of a run's model for every part that has images, for its first ones, which are random."""
-    recipe = Recipe.from_dict(run.read_run()["recipe"])
+    recipe = recipe_of(run.path)
     data = for_sources(data, source_domains(data, recipe.target))
     network = cast("Network", load_model(run.path, device=machine.device).network)
     network.precision = machine.autocast
@@ -71,7 +71,7 @@ def outputs(run: RunFolder, data: DomainSet, machine: Machine) -> dict[Split, Ou
         features = compute(network, data, machine, key)
     else:
         features = [features_of(network, data, domain, machine) for domain in range(len(data.domains))]
-    found = {}
+    by_part = {}
     for part, indices in split_domains(data, trial=recipe.seed, holdout=recipe.holdout).items():
         domain = data.domains.index(part.domain)
         chosen = indices[:MOST]
@@ -79,8 +79,8 @@ def outputs(run: RunFolder, data: DomainSet, machine: Machine) -> dict[Split, Ou
         with torch.inference_mode():
             predicted = network.head(own.to(machine.device)).argmax(1).cpu()
         if len(own):
-            found[part] = Outputs(own, predicted, torch.from_numpy(data.labels(domain)[chosen]))
-    return found
+            by_part[part] = Outputs(own, predicted, torch.from_numpy(data.labels(domain)[chosen]))
+    return by_part
 
 
 def training_parts(of: Mapping[Split, Outputs], domains: Sequence[str]) -> list[Outputs]:

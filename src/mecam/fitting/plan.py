@@ -36,32 +36,15 @@ class Plan:
 
     def probe(self, target: str | None) -> Recipe:
         """Return the recipe of a head on frozen features."""
-        return Recipe(
-            data=self.data,
-            target=target,
-            backbone=self.backbone,
-            weights=self.weights,
-            seed=self.seed,
-            trainable="head",
-            **self._reading(),
-        )
+        return self._recipe(target, trainable="head")
 
     def tuned(self, target: str | None, head: Path) -> Recipe:
         """Return the recipe of fine-tuning all weights from a model with a trained head."""
-        return Recipe(
-            data=self.data,
-            target=target,
-            backbone=self.backbone,
-            weights=str(head.resolve()),
-            seed=self.seed,
-            lr=PROTOCOL["lr"],
-            lr_schedule="cosine",
-            **self._reading(),
-            **(self.tuning or {}),
-        )
+        weights = str(head.resolve())
+        return self._recipe(target, weights=weights, lr=PROTOCOL["lr"], lr_schedule="cosine", **(self.tuning or {}))
 
-    def _reading(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in READING}
+    def _recipe(self, target: str | None, **entries: Any) -> Recipe:
+        return Recipe(target=target, **({name: getattr(self, name) for name in GIVEN} | entries))
 
     def write(self, out: Path, write: Write = write_atomic) -> None:
         write(out / FILE, seal(asdict(self)))

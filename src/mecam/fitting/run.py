@@ -17,14 +17,13 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
-from mecam.data.domains import DomainSet, check_several
+from mecam.data.domains import DomainSet, check_several, most_frequent
 from mecam.data.notes import counts, notes_on
 from mecam.data.open import open_data
 from mecam.data.scan import Scan
@@ -220,18 +219,10 @@ class _Fit:
             high=high,
             by_domain=accuracies[chosen],
             by_class=recalls(results[chosen], self.data.classes),
-            majority=self._majority(),
+            majority=fmean(100 * most_frequent(self.data, domain)[1] for domain in self.data.domains),
             others={name: mean for name, mean in means.items() if name != chosen},
             seconds=self._spent(),
         )
-
-    def _majority(self) -> float:
-        """Return the mean over the domains of the share of the most frequent class, in percent."""
-        shares = []
-        for domain in range(len(self.data.domains)):
-            labels: list[int] = self.data.labels(domain).tolist()
-            shares.append(100 * max(Counter(labels).values()) / len(labels))
-        return sum(shares) / len(shares)
 
     def _judge(self, left_out: Mapping[str, RunFolder]) -> list[str]:
         """Write how predictions of the final model are judged, unless that is there; return what it is good for."""

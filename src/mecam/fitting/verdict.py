@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mecam.benchmark.tables import half_interval
-from mecam.splits import Part, Split, is_about
+from mecam.splits import Part, Split, is_about, mean_interval
 
 TRIED = {"head": "the head on a frozen backbone", "all": "all weights"}
 Accuracies = Mapping[str, float]  # by left-out domain, percent
@@ -86,10 +85,7 @@ class Verdict:
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
     """Return the 95 % interval of the mean of these percentages; everything for a single one."""
-    if len(values) < 2:
-        return 0.0, 100.0
-    mean, half = statistics.fmean(values), half_interval(values)
-    return max(0.0, mean - half), min(100.0, mean + half)
+    return mean_interval(values, 100.0) if len(values) > 1 else (0.0, 100.0)
 
 
 def accuracy_of(result: Mapping[str, Any]) -> float:

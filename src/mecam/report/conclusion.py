@@ -6,10 +6,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mecam.benchmark.tables import AVERAGE, Difference, Key, Row, difference, half_interval
+from mecam.benchmark.tables import AVERAGE, Difference, Key, Row, difference
 from mecam.progress import clock
 from mecam.report.commands import command
 from mecam.runs.timing import read_timing
+from mecam.splits import mean_interval
 
 PLAIN = ("erm", "adam", "none")  # the row that costs are relative to, and gains are measured against
 Seconds = Mapping[Key, float]  # of a run, by row
@@ -82,8 +83,8 @@ def _expected(row: Row) -> str:
     accuracy = f"{row.key.label}: {row.cells[AVERAGE].mean:.1f} % on unseen domains"
     if len(means) < 2:
         return f"{accuracy}. One domain was left out; an interval needs two or more."
-    low, high = (statistics.fmean(means) + sign * half_interval(means) for sign in (-1, 1))
-    interval = f"95 % interval {max(0.0, low):.1f} to {min(100.0, high):.1f} %"
+    low, high = mean_interval(means, 100.0)
+    interval = f"95 % interval {low:.1f} to {high:.1f} %"
     return f"{accuracy}, {interval} over {len(means)} domains, each left out in turn."
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from mecam.columns import aligned
-from mecam.serving.tally import BINS, Bin, Interval, Tally, over_domains
-from mecam.splits import is_majority
+from mecam.serving.tally import BINS, Bin, Interval, Tally
+from mecam.splits import is_majority, mean_interval
 
 WHOLE = 24  # classes up to which the confusion matrix is printed
 PAIRS = 30  # most frequent confusions printed instead
@@ -168,18 +168,13 @@ def summarize(
     accuracies = [tally.accuracy for tally in tallies.values()]
     several = len(tallies) > 1
     return Evaluation(
-        images=whole.images,
-        accuracy=whole.accuracy,
-        interval=whole.interval,
-        balanced_accuracy=whole.balanced_accuracy,
-        calibration_error=whole.calibration_error,
-        mean_confidence=whole.mean_confidence,
+        **whole.figures(),
         calibration=whole.bins,
         classes=tuple(_class(classes, label, row) for label, row in enumerate(whole.confusion.tolist())),
         confusion=tuple(map(tuple, whole.confusion.tolist())),
-        domains=tuple(_domain(name, tally) for name, tally in tallies.items() if name),
+        domains=tuple(DomainResult(name, **tally.figures()) for name, tally in tallies.items() if name),
         domain_mean=sum(accuracies) / len(accuracies) if several else None,
-        domain_interval=over_domains(accuracies) if several else None,
+        domain_interval=mean_interval(accuracies) if several else None,
         unreadable=tuple(unreadable),
         ignored=tuple(ignored),
         stopped=stopped,
@@ -197,13 +192,6 @@ def _class(classes: Sequence[str], label: int, row: Sequence[int]) -> ClassResul
         confused_with=classes[wrong.index(most)] if most else None,
         confused=most,
     )
-
-
-def _domain(name: str, tally: Tally) -> DomainResult:
-    return DomainResult(
-        name, tally.images, tally.accuracy, tally.interval, tally.balanced_accuracy, tally.calibration_error,
-        tally.mean_confidence,
-    )  # fmt: skip
 
 
 def _percent(share: float) -> str:

@@ -71,11 +71,11 @@ def _facts(model: TrainedModel) -> dict[str, Any]:
 
 def _thresholds(confidence: Confidence) -> dict[str, float]:
     """Return the probability below which predictions are unknown, by the precision of the others in a new domain."""
-    found = {}
+    thresholds = {}
     for precision in PRECISIONS:
         with suppress(RunError):  # it is not reached
-            found[str(precision)] = confidence.threshold(precision)
-    return found
+            thresholds[str(precision)] = confidence.threshold(precision)
+    return thresholds
 
 
 def _compare(network: nn.Module, run: Callable[[Tensor], Tensor], images: Tensor, form: str) -> None:

@@ -48,8 +48,8 @@ class Prediction:
     probabilities: Mapping[str, float] = field(default_factory=dict, hash=False)  # by class
 
     def __repr__(self) -> str:
-        found = self.error if self.probability is None else f"{self.label}, {100 * self.probability:.1f} %"
-        return f"<Prediction of {name_of(self.image)}: {found}>"
+        outcome = self.error if self.probability is None else f"{self.label}, {100 * self.probability:.1f} %"
+        return f"<Prediction of {name_of(self.image)}: {outcome}>"
 
 
 @dataclass(frozen=True, repr=False)

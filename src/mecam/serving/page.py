@@ -141,9 +141,9 @@ def confusion(names: Sequence[str], counts: Sequence[Sequence[int]], mistakes: M
         f"<td{_named('images')}>{cell(label, predicted)}</td></tr>"
         for label, predicted in wrong[:PAIRS]
     ]
-    found = _scrolled(["label", "predicted", "images"], listed)
+    frequent = _scrolled(["label", "predicted", "images"], listed)
     if len(names) > WHOLE:
-        return found
+        return frequent
     rows = []
     for label, row in enumerate(counts):
         total, cells = max(1, sum(row)), []
@@ -155,7 +155,7 @@ def confusion(names: Sequence[str], counts: Sequence[Sequence[int]], mistakes: M
     matrix = _scrolled(["label \\ predicted", *names], rows, kind="matrix")
     if len(names) <= NARROW:
         return matrix
-    return f'<div class="wide-only">{matrix}</div><div class="narrow-only">{found}</div>'
+    return f'<div class="wide-only">{matrix}</div><div class="narrow-only">{frequent}</div>'
 
 
 def wrong_images(

@@ -124,7 +124,7 @@ class _Service:
         if request.headers.get("content-type", "").startswith("multipart/"):
             raise HTTPException(415, f"the body is a form; {USAGE}: curl --data-binary @photo.jpg")
         if self.images >= AT_A_TIME:
-            raise _too_many(f"{AT_A_TIME} images are waiting already", 1.0)
+            raise _too_many_error(f"{AT_A_TIME} images are waiting already", 1.0)
         self.images += 1
         try:
             image = await self._receive(request)
@@ -166,7 +166,7 @@ class _Service:
         now = time.monotonic()
         wait = self.next_slot - now - BURST
         if wait > 0:
-            raise _too_many(f"more than {self.limits.rate:g} images per second", wait)
+            raise _too_many_error(f"more than {self.limits.rate:g} images per second", wait)
         self.next_slot = max(self.next_slot, now) + 1 / self.limits.rate
 
     def _check_host(self, request: Request) -> None:
@@ -192,7 +192,7 @@ def _policy(html: str) -> str:
     return f"default-src 'none'; {own}; {rest}"
 
 
-def _too_many(why: str, wait: float) -> HTTPException:
+def _too_many_error(why: str, wait: float) -> HTTPException:
     seconds = math.ceil(wait)
     return HTTPException(429, f"{why}; try again in {seconds} s", {"Retry-After": str(seconds)})
 

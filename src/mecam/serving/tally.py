@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,6 +96,11 @@ class Tally:
     def mean_confidence(self) -> float:
         return float(self.confidence.sum() / self.images)
 
+    def figures(self) -> dict[str, Any]:
+        """Return what is computed from the counts, by the names of `Evaluation` and `DomainResult`."""
+        names = ("images", "accuracy", "interval", "balanced_accuracy", "calibration_error", "mean_confidence")
+        return {name: getattr(self, name) for name in names}
+
 
 def wilson(hits: int, images: int) -> Interval:
     """Return Wilson's 95 % interval of a share."""
@@ -104,12 +108,3 @@ def wilson(hits: int, images: int) -> Interval:
     middle = (share + square / 2) / (1 + square)
     half = NORMAL / (1 + square) * math.sqrt(share * (1 - share) / images + square / (4 * images))
     return max(0.0, middle - half), min(1.0, middle + half)
-
-
-def over_domains(accuracies: Sequence[float]) -> Interval:
-    """Return the 95 % interval of the mean accuracy over domains (Student's t), within 0 and 1."""
-    from scipy.stats import t
-
-    mean, spread = statistics.fmean(accuracies), statistics.stdev(accuracies)
-    half = float(t.ppf(0.975, len(accuracies) - 1)) * spread / math.sqrt(len(accuracies))
-    return max(0.0, mean - half), min(1.0, mean + half)

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from mecam.models.lora import merged
+from mecam.recipe import recipe_of
 from mecam.runs import RunError, RunFolder
 from mecam.runs.claim import is_claimed
 
@@ -41,7 +42,7 @@ def read_weights(folder: RunFolder) -> Weights:
 def where(folder: RunFolder, step: int) -> str:
     """Return where a run that has not finished is, in words."""
     state = "is running; its last checkpoint is of" if is_claimed(folder.path) else "was stopped after"
-    return f"the run in {folder.path} {state} step {step} of {folder.read_run()['recipe']['steps']}"
+    return f"the run in {folder.path} {state} step {step} of {recipe_of(folder.path).steps}"
 
 
 def _none_error(folder: RunFolder, why: str) -> RunError:

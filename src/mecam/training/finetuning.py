@@ -82,15 +82,15 @@ def prepare(network: Network, recipe: Recipe) -> None:
 def groups(recipe: Recipe, method: Method, trained: nn.Module) -> list[Group]:
     """Return the parameters that are trained: the method's groups, divided by learning rate and weight decay."""
     factors = {} if recipe.layer_decay == 1 else _factors(trained, recipe.layer_decay)
-    found = []
+    divided = []
     for number, parameters in enumerate(method.groups(trained)):
         parts: defaultdict[tuple[float, bool], list[nn.Parameter]] = defaultdict(list)
         for parameter in parameters:
             if parameter.requires_grad:
                 decays = recipe.decay_norms or parameter.ndim > 1
                 parts[factors.get(parameter, 1.0), decays].append(parameter)
-        found += [Group(members, number, factor, decays) for (factor, decays), members in parts.items()]
-    return found
+        divided += [Group(members, number, factor, decays) for (factor, decays), members in parts.items()]
+    return divided
 
 
 def accumulated(method: Method, network: nn.Module, batch: Batch, state: Any, parts: int) -> tuple[Tensor, Any]:
@@ -126,9 +126,9 @@ def _last(featurizer: nn.Module) -> list[nn.Parameter]:
 def _norms(featurizer: nn.Module) -> list[nn.Parameter]:
     """Return the parameters of the normalization layers."""
     norms = [module for module in featurizer.modules() if "norm" in type(module).__name__.lower()]
-    found = [parameter for module in norms for parameter in module.parameters(recurse=False)]
-    if not found:
+    parameters = [parameter for module in norms for parameter in module.parameters(recurse=False)]
+    if not parameters:
         raise RecipeError(
             "trainable=norms: this backbone has no normalization layers with parameters; choose last or all"
         )
-    return found
+    return parameters

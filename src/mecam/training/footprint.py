@@ -41,8 +41,8 @@ def available_memory(device: torch.device) -> int | None:
     """Return the bytes that a run can take on this device; None if the system does not say."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    found = [_free_memory(), *(_left(folder) for folder in _cgroups())]
-    return min((size for size in found if size is not None), default=None)
+    limits = [_free_memory(), *(_left(folder) for folder in _cgroups())]
+    return min((size for size in limits if size is not None), default=None)
 
 
 class _Kept:

@@ -121,11 +121,11 @@ class Sized:
             again: returns the recipe with other entries; it may refuse them.
         """
         assert self.cost is not None
-        found: list[tuple[dict[str, Any], str]] = []
+        shorter: list[tuple[dict[str, Any], str]] = []
         recipe, cost = self.recipe, self.cost
         pretrained = not starts_at_random(recipe)
         if pretrained and recipe.data != Recipe.data:
-            found.append(({}, "a head on the frozen backbone, and its expected accuracy in a new domain"))
+            shorter.append(({}, "a head on the frozen backbone, and its expected accuracy in a new domain"))
         options: list[dict[str, Any]] = [{"trainable": "head"}] if pretrained else []
         options += [{"minutes": 60}, {"batch": min(8, recipe.batch), "steps": min(500, recipe.steps)}]
         for option in options:
@@ -138,8 +138,8 @@ class Sized:
                     seconds = replace(cost, step=cost.step * other.batch / recipe.batch).seconds(
                         other.steps, max(other.evaluate_every, other.steps // 5)
                     )
-                found.append((option, f"about {clock(60 * option['minutes'] if 'minutes' in option else seconds)}"))
-        return found[:3]
+                shorter.append((option, f"about {clock(60 * option['minutes'] if 'minutes' in option else seconds)}"))
+        return shorter[:3]
 
 
 def size(length: Length, machine: Machine, data: DomainSet, *, measure: bool = False) -> Sized:

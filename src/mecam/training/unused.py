@@ -18,14 +18,14 @@ def check_used(recipe: Recipe) -> None:
 
 def unused(recipe: Recipe) -> dict[str, str]:
     """Return the entries that depart from their defaults and have no effect, each with an error message."""
-    name, found = recipe.optimizer, {}
+    name, reasons = recipe.optimizer, {}
     if "lr" in recipe.optimizer_settings:
-        found["optimizer_settings"] = (
+        reasons["optimizer_settings"] = (
             f"optimizer_settings.lr={recipe.optimizer_settings['lr']} is not used: every step sets the learning rate "
             "from the recipe's; give lr (--lr)"
         )
     if recipe.base != Recipe.base and find_optimizer(name).sharpness_aware is None:
-        found["base"] = (
+        reasons["base"] = (
             f"base={recipe.base} is not used: {name} is not sharpness-aware and has no base; give "
             f"optimizer={recipe.base}, or an optimizer that has a base, such as sam"
         )
@@ -33,23 +33,25 @@ def unused(recipe: Recipe) -> dict[str, str]:
         fitting = ", ".join(filter(has_meta_pass, OPTIMIZERS))
         why = f"is not used: {name} has no pass on a virtual domain; give one of the optimizers that have: {fitting}"
         if recipe.virtual != Recipe.virtual:
-            found["virtual"] = f"virtual={recipe.virtual} {why}"
+            reasons["virtual"] = f"virtual={recipe.virtual} {why}"
         for setting in recipe.virtual_settings:
-            found["virtual_settings"] = f"virtual_settings.{setting} {why}"
+            reasons["virtual_settings"] = f"virtual_settings.{setting} {why}"
     elif recipe.virtual == "none" and recipe.virtual_settings:
-        found["virtual_settings"] = f"virtual_settings.{next(iter(recipe.virtual_settings))} is not used: virtual=none"
+        reasons["virtual_settings"] = (
+            f"virtual_settings.{next(iter(recipe.virtual_settings))} is not used: virtual=none"
+        )
     if recipe.track_measures and not recipe.track:
-        found["track_measures"] = "track_measures=true is not used: nothing is tracked; give track=10 (--track)"
+        reasons["track_measures"] = "track_measures=true is not used: nothing is tracked; give track=10 (--track)"
     trainable = f"trainable={recipe.trainable}"
     if recipe.trainable != "lora" and recipe.lora_rank != Recipe.lora_rank:
-        found["lora_rank"] = f"lora_rank={recipe.lora_rank} is not used: {trainable}; give trainable=lora"
+        reasons["lora_rank"] = f"lora_rank={recipe.lora_rank} is not used: {trainable}; give trainable=lora"
     if not recipe.decay_norms and not (recipe.weight_decay or recipe.optimizer_settings.get("weight_decay")):
-        found["decay_norms"] = "decay_norms=false is not used: there is no weight decay; give weight_decay"
+        reasons["decay_norms"] = "decay_norms=false is not used: there is no weight decay; give weight_decay"
     given = {"layer_decay": recipe.layer_decay != 1, "checkpointing": recipe.checkpointing}
     for entry in (entry for entry, is_given in given.items() if is_given and recipe.trainable == "head"):
         value = str(getattr(recipe, entry)).lower()
-        found[entry] = f"{entry}={value} is not used: {trainable} trains on features that are computed once"
-    return found
+        reasons[entry] = f"{entry}={value} is not used: {trainable} trains on features that are computed once"
+    return reasons
 
 
 def has_meta_pass(optimizer: str) -> bool:
