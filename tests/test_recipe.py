@@ -1,6 +1,5 @@
 """Recipes: what follows from what, which words are refused, and what makes two runs the same run."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 from mecam.defaults import PROTOCOL, SHAPES
 from mecam.recipe import Recipe, RecipeError, assign, departures, read, recipe_of
 from mecam.runs import RunError
+from mecam.storage.checksums import seal
 
 
 def test_what_is_left_out_follows_from_the_data_and_the_optimizer() -> None:
@@ -200,12 +200,12 @@ def test_capture_keeps_its_former_name_in_run_ids() -> None:
 
 def test_the_recipe_of_a_run_folder(tmp_path: Path) -> None:
     def of(run: object) -> Recipe:
-        (tmp_path / "run.json").write_text(json.dumps(run))
+        (tmp_path / "run.json").write_bytes(seal(run))
         return recipe_of(tmp_path)
 
     assert of({"recipe": {"seed": 3, "record": True}}) == Recipe(seed=3)
     for run, message in (
-        ({}, "run.json is damaged: it holds no recipe"),
+        ({"id": "x"}, "run.json is damaged: it holds no recipe"),
         ({"recipe": {"telescope": 1}}, r"run.json cannot be used: the recipe has entries of another version"),
         ({"recipe": {"lr": None}}, "run.json cannot be used: lr=None is a NoneType"),
     ):

@@ -15,6 +15,7 @@ RESIZES: dict[Resize, str] = {  # in words, for programs in other languages
     "black square of {size} x {size}",
 }
 Triple = tuple[float, float, float]
+MOST = 4096  # pixels per side
 
 IMAGE_SIZES = {
     "resnet8": 32,
@@ -49,8 +50,11 @@ class Preprocessing:
     resize: Resize = "squash"
 
     def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ValueError(f"size must be at least 1, got {self.size}")
+        if not isinstance(self.size, int) or not 1 <= self.size <= MOST:
+            raise ValueError(f"size must be from 1 to {MOST}, got {self.size}")
+        for name, triple in (("mean", self.mean), ("std", self.std)):
+            if len(triple) != 3 or not all(isinstance(value, (int, float)) and abs(value) < 1e6 for value in triple):
+                raise ValueError(f"{name} must be three finite numbers, got {triple}")
         if not all(value > 0 for value in self.std):
             raise ValueError(f"std must be positive, got {self.std}")
         if self.interpolation not in get_args(Interpolation):

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, Literal
 
+from mecam.columns import visible
+
 Kind = Literal["progress", "started", "warning", "done", "failed", "stopped", "elsewhere"]
 ENDED = ("done", "failed", "stopped")
 BAR, SHORTEST = 10, 8  # characters of a bar, and of the shortest text beside it
@@ -42,7 +44,7 @@ class Event:
             count = "" if self.total is None else f" {self.done} of {self.total} {self.unit}".rstrip()
         else:
             count = f" {VERBS[self.kind]}" if self.kind in VERBS else ""
-        return f"{self.task}{count}: {self.text}" if self.text else f"{self.task}{count}"
+        return visible(f"{self.task}{count}: {self.text}" if self.text else f"{self.task}{count}")
 
 
 Progress = Callable[[Event], None]
@@ -173,9 +175,10 @@ def _bars(above: Callable[[Event], bool] | None = None) -> Iterator[Progress]:
     with Bars(name, BarColumn(BAR), count, text, console=Console(stderr=True)) as bars:
 
         def update(event: Event) -> None:
+            event = replace(event, text=visible(event.text))
             width, left = bars.console.width, pace.left(event)
             if event.task not in tasks:
-                tasks[event.task] = bars.add_task(_cut(event.task, width // 2), total=None, count="", text="")
+                tasks[event.task] = bars.add_task(_cut(visible(event.task), width // 2), total=None, count="", text="")
             total = "?" if event.total is None else event.total
             done = f"{event.done}/{total} {event.unit}".rstrip() if event.done or event.total else event.unit
             bars.update(tasks[event.task], completed=event.done, total=event.total, count=done)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_origin
 
 from mecam.defaults import FISH_OUTER, SHAPES, with_defaults
 from mecam.near import hint, plain
-from mecam.preprocessing import Resize
+from mecam.preprocessing import MOST, Resize
 from mecam.profiles import RecipeError as RecipeError
 from mecam.run_ids import TODAY, renamed, run_id
 
@@ -87,7 +87,9 @@ class Recipe:
     weight_decay: float = entry(0.0, "Weight decay.", least=0)
     decay_norms: bool = entry(True, "Apply weight decay to norms and biases, too.")
     dropout: float = entry(0.0, "Dropout before the classifier.", least=0, below=1)
-    image_size: int | None = entry(SHAPES["image_size"], "Pixels per side. Default: the backbone's own.", least=8)
+    image_size: int | None = entry(
+        SHAPES["image_size"], "Pixels per side. Default: the backbone's own.", least=8, most=MOST
+    )
     evaluate_every: int = entry(SHAPES["evaluate_every"], "Steps between evaluations.", least=1)
     patience: int = entry(0, "Stop after N evaluations without better source validation; 0 for never.", least=0)
     holdout: float = entry(0.2, "Share of each domain that is held out for validation.", least=0, below=1)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
+
+SHARES = ("accuracy", "balanced_accuracy", "macro_f1", "calibration_error", "target_accuracy")
 
 
 class Part(StrEnum):
@@ -49,9 +52,9 @@ def summarize(splits: Mapping[str, Mapping[str, Any]], target: str | None, metri
     for name, metrics in splits.items():
         split = Split.parse(name)
         if split.domain == target:
-            of_target[split.part] = float(metrics[metric])
+            of_target[split.part] = number(metrics, metric)
         elif split.part is Part.HELD_OUT:
-            validation.append(float(metrics[metric]))
+            validation.append(number(metrics, metric))
     mean = sum(validation) / len(validation) if validation else None
     return Summary(mean, of_target.get(Part.TRAINING), of_target.get(Part.HELD_OUT))
 
@@ -59,7 +62,42 @@ def summarize(splits: Mapping[str, Mapping[str, Any]], target: str | None, metri
 def balanced_accuracy(splits: Mapping[str, Mapping[str, Any]], target: str | None) -> float | None:
     """Return the balanced accuracy on the training part of the target; None where it is not stored."""
     metrics = {} if target is None else splits.get(str(Split(target, Part.TRAINING)), {})
-    return float(metrics["balanced_accuracy"]) if "balanced_accuracy" in metrics else None
+    return number(metrics, "balanced_accuracy") if "balanced_accuracy" in metrics else None
+
+
+def number(metrics: Mapping[str, Any], metric: str) -> float:
+    """Return a metric that was read from a file. Raise ValueError unless it is a number, and a share if it should be.
+
+    A loss may be NaN or infinite.
+    """
+    value = metrics[metric]
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ValueError(f"{metric}={value!r} is not a number")
+    if metric in SHARES:
+        return share(metric, value)
+    return math.copysign(math.inf, value) if abs(value) > sys.float_info.max else float(value)
+
+
+def share(name: str, value: Any) -> float:
+    """Return a value from 0 to 1 that was read from a file. Raise ValueError for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise ValueError(f"{name}={value!r} must be a number in [0, 1]")
+    return float(value)
+
+
+def require_valid(splits: Mapping[str, Any]) -> None:
+    """Raise ValueError for metrics of a result that no evaluation writes."""
+    for name, metrics in splits.items():
+        Split.parse(name)
+        for metric in metrics:
+            if metric in (*SHARES, "loss"):
+                number(metrics, metric)
+        count = metrics.get("images", 0)
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count < 1 << 53:
+            raise ValueError(f"images={count!r} of {name!r} is not a number of images")
+        for value in metrics.get("recall", ()):
+            if value is not None:
+                share("recall", value)
 
 
 def is_about(accuracy: float, trivial: float) -> bool:

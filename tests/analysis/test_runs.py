@@ -12,6 +12,7 @@ from mecam.analysis.runs import objective_of
 from mecam.data.shapes import shapes
 from mecam.recipe import Recipe
 from mecam.runs import RunError, RunFolder
+from mecam.storage.checksums import seal
 from mecam.training.loop import train
 
 TINY = {"steps": 2, "evaluate_every": 2, "batch": 4, "target": "photo", "dropout": 0.5}
@@ -109,11 +110,11 @@ def test_splits_that_are_not_there(run: RunFolder, tmp_path: Path) -> None:
 
 
 def test_data_that_changed_since_is_reported(run: RunFolder, tmp_path: Path) -> None:
-    for file in (run.run_file, run.done_file, run.model_file):
+    for file in (run.run_file, run.done_file, run.model_file, run.predictions_file, run.records_file):
         (tmp_path / file.name).write_bytes(file.read_bytes())
     done = json.loads(run.done_file.read_text())
     done["result"]["data"] = "another"
     del done["checksum"], done["sessions"]  # as a run of before there were any
-    (tmp_path / "done.json").write_text(json.dumps(done))
+    (tmp_path / "done.json").write_bytes(seal(done))
     with pytest.warns(UserWarning, match="not as it was"):
         objective_of(tmp_path, limit=1, data=DATA)

@@ -11,6 +11,7 @@ import torch
 
 from mecam.progress import Event
 from mecam.recipe import Recipe
+from mecam.storage.checksums import digest, seal
 from mecam.training import Interrupted, train
 
 
@@ -55,7 +56,7 @@ def write_run(
     folder = out / recipe.run_id
     folder.mkdir(parents=True)
     run = {"id": recipe.run_id, "recipe": recipe.to_dict(), "environment": environment or {}}
-    (folder / "run.json").write_text(json.dumps(run))
+    (folder / "run.json").write_bytes(seal(run))
     if accuracy is not None:
         domains = ("art", "cartoon", "photo", "sketch")
         splits: dict[str, dict[str, Any]] = {
@@ -72,8 +73,14 @@ def write_run(
             for step, reached in (evaluations or {0: accuracy}).items()
         ]
         (folder / "records.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
-        (folder / "done.json").write_text(json.dumps({"result": result, "sha256": {}}))
+        write_done(folder, result)
     return folder
+
+
+def write_done(folder: Path, result: Mapping[str, Any]) -> None:
+    """Write done.json, with the checksums of the files that are there."""
+    sums = {name: digest((folder / name).read_bytes()) for name in ("run.json", "records.jsonl")}
+    (folder / "done.json").write_bytes(seal({"result": result, "sha256": sums}))
 
 
 def _metrics(splits: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

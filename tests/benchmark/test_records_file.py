@@ -12,7 +12,7 @@ from mecam.benchmark.results import Accuracy, read
 from mecam.benchmark.tables import rows
 from mecam.recipe import Recipe
 from mecam.runs import RunError
-from tests.benchmark.folders import write_run
+from tests.benchmark.folders import write_done, write_run
 
 STUDY = Path(__file__).parents[2] / "benchmarks" / "results" / "pacs.json"
 
@@ -48,7 +48,7 @@ def test_averaged_weights_are_not_among_the_evaluations(tmp_path: Path) -> None:
     averaged = write_run(tmp_path, 0.7, averaging="swad")
     done = json.loads((averaged / "done.json").read_text())
     done["result"]["selected_step"] = None
-    (averaged / "done.json").write_text(json.dumps(done))
+    write_done(averaged, done["result"])
     assert len(read(tmp_path)[0]) == 2
     results, problems = read(tmp_path, accuracy="second-half")
     assert [result.recipe.averaging for result in results] == ["none"]

@@ -14,7 +14,8 @@ from mecam.benchmark.render import table as text_of
 from mecam.benchmark.results import Result, read
 from mecam.benchmark.tables import AVERAGE, Select, difference, rank_averages, rows
 from mecam.recipe import Recipe
-from tests.benchmark.folders import write_run
+from mecam.storage.checksums import seal
+from tests.benchmark.folders import write_done, write_run
 
 
 def fill(out: Path) -> None:
@@ -92,7 +93,7 @@ def test_a_finished_network_of_nan_is_left_out(tmp_path: Path) -> None:
     done = write_run(tmp_path, 0.9, optimizer="sam") / "done.json"
     written = json.loads(done.read_text())
     written["result"]["splits"]["photo out"]["loss"] = math.nan
-    done.write_text(json.dumps(written))
+    write_done(done.parent, written["result"])
     text, [problem] = text_of(tmp_path)
     assert "90.0" not in text
     assert "outputs of its network are not finite (NaN or infinity)" in problem
@@ -239,8 +240,10 @@ def test_damaged_and_foreign_runs_are_named_and_the_rest_is_tabulated(tmp_path: 
     (torn / "done.json").write_text('{"result": {"target_acc')
     foreign = write_run(tmp_path, 0.5, optimizer="gam")
     values = json.loads((foreign / "run.json").read_text())
+    del values["checksum"]
     values["recipe"]["telescope"] = 1
-    (foreign / "run.json").write_text(json.dumps(values))
+    (foreign / "run.json").write_bytes(seal(values))
+    write_done(foreign, json.loads((foreign / "done.json").read_text())["result"])
     empty = write_run(tmp_path, 0.5, optimizer="fad")
     (empty / "done.json").write_text("{}")
     results, problems = read(tmp_path)
@@ -315,7 +318,7 @@ def test_a_run_without_held_out_images_has_no_validation(tmp_path: Path) -> None
     done = write_run(tmp_path, 0.5, holdout=0.0, selection="last") / "done.json"
     values = json.loads(done.read_text())
     values["result"]["splits"] = {"art in": {"accuracy": 0.5}}
-    done.write_text(json.dumps(values))
+    write_done(done.parent, values["result"])
     [result], problems = read(tmp_path)
     assert (result.accuracy, result.validation, problems) == (50, None, [])
 

@@ -134,7 +134,8 @@ def test_a_manifest_names_files_of_its_own_folder_only(tmp_path: Path) -> None:
 def test_a_result_has_checksums_of_its_own_folder_only(tmp_path: Path) -> None:
     folder = finished(tmp_path / "run")
     for name in ("/dev/zero", "../secret"):
-        folder.done_file.write_bytes(checksums.seal({"result": {}, "sha256": {name: "0" * 64}}))
+        sums = json.loads(folder.done_file.read_bytes())["sha256"]
+        folder.done_file.write_bytes(checksums.seal({"result": {}, "sha256": {**sums, name: "0" * 64}}))
         with pytest.raises(RunError, match=r"done\.json is damaged: .* is no file of this folder"):
             folder.verify()
 

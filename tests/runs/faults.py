@@ -20,7 +20,7 @@ def before_each(act: Callable[[str, Real, tuple[Any, ...]], Any], calls: tuple[s
     real = {name: getattr(os, name) for name in calls}
 
     def through(name: str) -> Real:
-        return lambda *args: act(name, real[name], args)
+        return lambda *args: real[name](*args) if _reads(name, args) else act(name, real[name], args)
 
     try:
         for name in calls:
@@ -29,6 +29,11 @@ def before_each(act: Callable[[str, Real, tuple[Any, ...]], Any], calls: tuple[s
     finally:
         for name in calls:
             setattr(os, name, real[name])
+
+
+def _reads(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether the call opens a file to read it. A folder is opened to sync it."""
+    return name == "open" and args[1] & os.O_ACCMODE == os.O_RDONLY and not os.path.isdir(args[0])
 
 
 def refusal_of(work: Callable[[], None]) -> str | None:

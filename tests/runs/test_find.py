@@ -1,12 +1,12 @@
 """Paths as they are typed, and as a shell expands them, to the folders of runs."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from mecam.runs import RunError, find_run, find_runs, runs_in
 from mecam.runs.find import verify
+from mecam.storage.checksums import seal
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def out(tmp_path: Path) -> Path:
     out = tmp_path / "runs"
     for name in ("b", "a", ".hidden"):
         (out / name).mkdir(parents=True)
-        (out / name / "run.json").write_text(json.dumps({"id": name, "recipe": {}, "environment": {}}))
+        (out / name / "run.json").write_bytes(seal({"id": name, "recipe": {}, "environment": {}}))
     (out / "bench.log").write_text("a begins\n")
     (out / "report.html").write_text("<html>")
     (out / "landscape").mkdir()

@@ -53,7 +53,8 @@ def test_from_elsewhere_the_data_is_said_to_be_the_runs(
     [run] = (place / "model").glob("clean-*")
     assert said.stderr == (
         f"mecam: the data of the run in {run} is not found: there is no folder 'clean' in {tmp_path}, and its path is "
-        "relative to where the run was trained; call mecam from there, or link it here (ln -s WHERE_IT_IS clean)\n"
+        "relative to where the run was trained; call mecam from there, link it here (ln -s WHERE_IT_IS clean), or give "
+        "its place by --data\n"
     )
     if command == "rerun":
         (tmp_path / "clean").symlink_to(place / "clean")
@@ -76,8 +77,8 @@ def test_data_that_has_no_path_or_a_full_one(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError, match=r"run in r is not found: PACS is not part of mecam.*MECAM_DATA"):
         reopen(Path("r"), Recipe(data="PACS"))
-    with pytest.raises(DataError, match="there is no folder /nowhere/clean; put it back there, or link it"):
+    with pytest.raises(DataError, match="there is no folder /nowhere/clean; put it back there, link it"):
         reopen(Path("r"), Recipe(data="/nowhere/clean"))
     (tmp_path / "clean").mkdir()
     with pytest.raises(DataError, match="clean has no folders in it"):
-        reopen(Path("r"), Recipe(data="clean"))
+        reopen(Path("r"), Recipe(data="clean"), "clean")

@@ -51,7 +51,7 @@ def around(
     radius: float = 1.0,
     seed: int = 0,
     device: torch.device | str = "cpu",
-    data: DomainSet | None = None,
+    data: DomainSet | Path | str | None = None,
     progress: Progress = silent,
 ) -> tuple[Landscape, Path]:
     """Compute the landscape around one run; return it and the file of its raw grid, in the run's folder.
@@ -98,7 +98,7 @@ def through(
     images: int | None = IMAGES,
     steps: int = 51,
     device: torch.device | str = "cpu",
-    data: DomainSet | None = None,
+    data: DomainSet | Path | str | None = None,
     progress: Progress = silent,
 ) -> tuple[dict[str, Landscape], list[Path]]:
     """Compute the plane through three runs, on the images of the first; everything goes to `out`."""

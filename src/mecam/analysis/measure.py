@@ -77,6 +77,7 @@ def curvature(
     compare: str | None = None,
     per_run: bool = False,
     plot: Path | None = None,
+    data: Path | None = None,
     device: str = "auto",
     progress: Progress = silent,
 ) -> Curvatures:
@@ -96,7 +97,7 @@ def curvature(
         results, left_out = finished(runs)
         chosen = table5.named(results)
         dtype = torch.float64 if double else torch.float32
-        options = {"limit": images, "dtype": dtype, "device": find_machine(device).device}
+        options = {"limit": images, "dtype": dtype, "device": find_machine(device).device, "data": data}
         measured, failed = _measured(chosen, split, radii, exact, sharpness, options, progress)
         failed = [*left_out, *failed]
     rows = (table5.single if per_run else table5.grouped)(list(measured.values()), compare=compare == "paper")
@@ -168,6 +169,7 @@ def spectrum(
     density: Path | None,
     images: int | None,
     device: str,
+    data: Path | None = None,
     progress: Progress = silent,
 ) -> list[str]:
     """Compute eigenvalues and trace, and draw the density; return a line for each."""
@@ -178,6 +180,7 @@ def spectrum(
         split,  # type: ignore[arg-type]
         limit=SPECTRUM_IMAGES if images is None else images,
         device=find_machine(device).device,
+        data=data,
     )
     with arithmetic_errors(run):
         values = spectra.eigenvalues(objective, top, progress=progress)

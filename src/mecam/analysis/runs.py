@@ -69,7 +69,7 @@ def objective_of(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
     batch: int | None = None,
-    data: DomainSet | None = None,
+    data: DomainSet | Path | str | None = None,
     loss: Loss = cross_entropy,
     mixed: bool = False,
 ) -> Objective:
@@ -81,7 +81,7 @@ def objective_of(
             for the part of the unseen domain that the run's accuracy is reported on.
         limit: use a fixed random subset of at most this many images.
         batch: images per batch. f depends on it only where predictions depend on batch mates (MTL, ARM).
-        data: the run's data, if it is open already.
+        data: the run's data, open already or as a path. Default: those that the run names, if they were used here.
         loss: the mean over a batch, in place of cross-entropy.
         mixed: whether a batch has images of every domain, as a virtual domain needs them; not for methods whose
             predictions depend on batch mates.
@@ -100,8 +100,8 @@ def objective_of(
     recipe = recipe_of(folder.path)
     if split == "target" and recipe.target is None:
         raise RunError(f"the run in {folder.path} has no unseen domain; take the split train or validation")
-    if data is None:  # a change is reported below
-        data = reopen(folder.path, recipe)
+    if data is None or isinstance(data, (Path, str)):  # a change is reported below
+        data = reopen(folder.path, recipe, data)
     if model.classes != tuple(data.classes):
         raise RunError(f"the run in {folder.path} was trained on other classes than {data.name} has now")
     if folder.read_result().get("data") != data.fingerprint:

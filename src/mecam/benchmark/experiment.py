@@ -23,6 +23,8 @@ from mecam.methods import METHODS
 from mecam.progress import Event, Progress, showing, shown, silent
 from mecam.recipe import Recipe, RecipeError, assign, entry_kind, names_in, option, spelled
 from mecam.runs import RunFolder
+from mecam.runs.files import writing
+from mecam.storage.files import open_plain
 from mecam.training.build import check_parts, check_start, starts_at_random
 
 if TYPE_CHECKING:
@@ -293,7 +295,8 @@ def shown_and_logged(total: int, finished: int, out: Path) -> Iterator[Progress]
     counts, elsewhere = Counter(done=finished), set[str]()
     out.mkdir(parents=True, exist_ok=True)
     with (
-        open(out / LOG, "a", encoding="utf-8") as log,
+        writing(out / LOG),
+        open(out / LOG, "a", encoding="utf-8", errors="backslashreplace", opener=open_plain) as log,
         shown(lines=lambda e: e.kind != "progress" or e.task == TASK) as show,
     ):
 

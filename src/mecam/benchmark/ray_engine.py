@@ -32,6 +32,7 @@ from mecam.recipe import Recipe
 from mecam.runs import ClaimedError, RunError, RunFolder, claim
 from mecam.runs.claim import NAME as CLAIM
 from mecam.runs.claim import Writer
+from mecam.runs.files import read_bytes
 from mecam.training import environment
 
 RUN, SESSIONS, DONE = "run.json", "sessions.jsonl", "done.json"
@@ -237,7 +238,7 @@ class _Benchmark(Driver):
             files = {name: content for name, content in files.items() if name in kept}
         log = folder.path / LOG
         if LOG in files and log.exists():
-            files = {**files, LOG: log.read_bytes() + files[LOG]}
+            files = {**files, LOG: read_bytes(log) + files[LOG]}
         # first the file that names the run, last the one that marks it as complete
         for name in sorted(files, key=lambda name: (name == DONE, name != RUN)):
             writer.write(folder.path / name, files[name])

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from mecam.benchmark.tables import (
     rank_averages,
     rows,
 )
-from mecam.columns import aligned
+from mecam.columns import aligned, as_text, visible
 from mecam.recipe import Recipe, RecipeError
 from mecam.runs import RunError
 
@@ -40,8 +41,9 @@ OTHER = "†"  # beside a row whose setting is not the one it is compared with
 TEX = str.maketrans(
     {letter: f"\\{letter}" for letter in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {"±": r"$\pm$", "–": "--", "†": r"$\dagger$"}
+    | {"±": r"$\pm$", "–": "--", "†": r"$\dagger$", "[": "{[}", "]": "{]}"}  # after a line break, [ starts a length
 )
+MARKDOWN = str.maketrans({"\\": "\\\\", "&": "&amp;", "<": "&lt;", ">": "&gt;", "`": "\\`", "*": "\\*"})
 # departures by row and profile; empty without --compare
 Differences = Mapping[Key, Mapping[str, list[str]]]
 
@@ -313,21 +315,23 @@ def _csv(records: Sequence[dict[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(lines)
+    writer.writerows({name: as_text(value) for name, value in line.items()} for line in lines)
     return text.getvalue().rstrip("\n")
 
 
 def _terminal(grids: Sequence[Grid], caption: str) -> str:
     """Return plain columns, as wide as they need to be; the best in a column has a star."""
-    blocks = [caption]
-    blocks += ["\n".join([grid.title, *aligned([grid.header, *_marked_body(grid, str, "{}*")])]) for grid in grids]
+    blocks = [_plain(caption)]
+    for grid in grids:
+        cells = [[*map(_plain, grid.header)], *_marked_body(grid, _plain, "{}*")]
+        blocks.append("\n".join([_plain(grid.title), *aligned(cells)]))
     if any(grid.best for grid in grids):
         blocks.append(BEST)
     return "\n\n".join(blocks)
 
 
 def _markdown(grids: Sequence[Grid], caption: str) -> str:
-    blocks = [caption]
+    blocks = [_prose(caption)]
     for grid in grids:
         lines = [[*map(_cell, grid.header)], ["---", *["---:"] * (len(grid.header) - 1)]]
         lines += _marked_body(grid, _cell, "**{}**")
@@ -336,12 +340,12 @@ def _markdown(grids: Sequence[Grid], caption: str) -> str:
 
 
 def _latex(grids: Sequence[Grid], caption: str) -> str:
-    blocks = [f"% {caption}"]
+    blocks = [f"% {_plain(caption)}"]
     for grid in grids:
         cells = [[*map(_tex, grid.header)], *_marked_body(grid, _tex, r"\textbf{{{}}}")]
         head, *body = [" & ".join(line) + r" \\" for line in cells]
         layout = "l" + "c" * (len(grid.header) - 1)
-        lines = [f"% {grid.title}", rf"\begin{{tabular}}{{{layout}}}", r"\toprule", head, r"\midrule", *body]
+        lines = [f"% {_plain(grid.title)}", rf"\begin{{tabular}}{{{layout}}}", r"\toprule", head, r"\midrule", *body]
         blocks.append("\n".join([*lines, r"\bottomrule", r"\end{tabular}"]))
     return "\n\n".join(blocks)
 
@@ -354,13 +358,24 @@ def _marked_body(grid: Grid, escape: Callable[[str], str], mark: str) -> list[li
     ]
 
 
+def _plain(text: str) -> str:
+    """Return a name on one line, with its control characters shown."""
+    return visible(" ".join(text.split("\n")))
+
+
+def _prose(text: str) -> str:
+    """Escape what Markdown would take for HTML, code, emphasis, a link or an image."""
+    shown = _plain(text).translate(MARKDOWN).replace("](", "]\\(")
+    return re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\_", shown)
+
+
 def _cell(text: str) -> str:
     """Escape a cell of a Markdown table."""
-    return text.replace("|", "\\|")
+    return _prose(text).replace("|", "\\|")
 
 
 def _tex(text: str) -> str:
-    return text.translate(TEX)
+    return _plain(text).translate(TEX)
 
 
 _TEXTS: Mapping[str, Callable[[Sequence[Grid], str], str]] = {

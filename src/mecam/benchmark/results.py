@@ -18,7 +18,7 @@ from mecam.run_ids import beginning
 from mecam.runs import RunError, RunFolder, runs_in
 from mecam.runs.sessions import circumstances, differing
 from mecam.runs.sessions import spelled as in_words
-from mecam.splits import Part, Split, balanced_accuracy, is_about, percent, summarize
+from mecam.splits import Part, Split, balanced_accuracy, is_about, number, percent, require_valid, summarize
 
 DAMAGE = (ValueError, KeyError, TypeError, AttributeError)  # what reading a damaged or foreign JSON file may end in
 AGAIN = "to run it again, remove that folder"
@@ -147,7 +147,8 @@ def _of_record(path: Path, record: Record, half: bool) -> Result:
     recipe, result = Recipe.from_dict(record.recipe), record.result
     if any(math.isnan(metrics.get("loss", 0)) for metrics in result["splits"].values()):
         raise ValueError("outputs of its network are not finite (NaN or infinity), so its accuracies are not valid")
-    accuracy: Any = records_file.second_half(record.evaluations) if half else result["target_accuracy"]
+    require_valid(result["splits"])
+    accuracy: Any = records_file.second_half(record.evaluations) if half else _unseen(recipe, result)
     return Result(
         path,
         recipe,
@@ -155,11 +156,21 @@ def _of_record(path: Path, record: Record, half: bool) -> Result:
         percent(summarize(result["splits"], recipe.target).validation),
         str(result.get("data")),
         circumstances(record.environment),
-        selected_step=result.get("selected_step"),
+        selected_step=_step(result.get("selected_step")),
         balanced=None if half else percent(balanced_accuracy(result["splits"], recipe.target)),
         classes=_classes(result["splits"], recipe.target),
         soup=len(result.get("soup", ())),
     )
+
+
+def _unseen(recipe: Recipe, result: Mapping[str, Any]) -> float | None:
+    return None if recipe.target is None else number(result, "target_accuracy")
+
+
+def _step(step: Any) -> int | None:
+    if step is not None and (isinstance(step, bool) or not isinstance(step, int) or step < 0):
+        raise ValueError(f"selected_step={step!r} is not the number of a step")
+    return step
 
 
 def _classes(splits: Mapping[str, Any], target: str | None) -> int:

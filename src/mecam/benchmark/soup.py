@@ -19,7 +19,7 @@ from mecam.runs import RunError, RunFolder, claim
 from mecam.runs.find import find_runs
 from mecam.splits import Part, summarize
 from mecam.training.machine import find_machine
-from mecam.training.reopen import reopen
+from mecam.training.reopen import reopen, require_weights
 from mecam.training.result import finish, metrics
 from mecam.training.run import Run
 
@@ -57,6 +57,8 @@ def soup(
     target: str | None = None,
     greedy: bool = False,
     interpolate: bool = False,
+    data: Path | str | None = None,
+    weights: Path | str | None = None,
     device: str = "auto",
 ) -> Soup:
     """Average the weights of finished runs with the same sources, evaluate them, and write them as a run.
@@ -72,6 +74,8 @@ def soup(
             no worse. Takes runs of one seed, which hold out the same images.
         interpolate: return the point of best source validation on the line from the average, or from one run, to the
             initial weights, in tenths; the one nearest to the average if several are equal. Takes runs of one seed.
+        data, weights: the data of the runs, and the file that they start from. Default: the paths in the runs, if
+            they were used here before.
     """
     done = [folder for folder in find_runs(paths) if folder.is_done()]
     folders = _members(
@@ -85,12 +89,13 @@ def soup(
     machine = find_machine(device, first.precision, deterministic=first.deterministic)
     # a saved model has no adapters
     plain = replace(first, trainable="all") if first.trainable == "lora" else first
-    run = Run(plain, machine, reopen(folders[0].path, first))
+    require_weights(folders[0].path, first, weights)
+    run = Run(plain, machine, reopen(folders[0].path, first, data))
     initial = {name: value.clone() for name, value in run.trained.state_dict().items()}
     # a head's model has its frozen backbone, too
-    weights = {each: {name: each.read_model()[0][name] for name in initial} for each in folders}
-    chosen = _greedy(run, weights) if greedy else folders
-    mean = _mean([weights[each] for each in chosen])
+    trained = {each: {name: each.read_model()[0][name] for name in initial} for each in folders}
+    chosen = _greedy(run, trained) if greedy else folders
+    mean = _mean([trained[each] for each in chosen])
     share = max(SHARES, key=lambda share: _validation(run, _between(mean, initial, share))) if interpolate else 0.0
     run.averaging = _Given(_between(mean, initial, share))
     result = finish(run)

@@ -13,16 +13,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from mecam.benchmark.jobs import AfterRun
+from mecam.columns import visible
 from mecam.data.domains import DomainSet
 from mecam.data.open import open_data
 from mecam.progress import Event, Progress
 from mecam.recipe import Recipe
 from mecam.runs import ClaimedError, RunError, claim
 from mecam.runs.files import writing
+from mecam.storage.files import open_plain
 from mecam.training import Interrupted, train
 from mecam.training.watch import accuracies
 
 LOG = "log.txt"
+LOG_TAIL = 1 << 16  # bytes that are read to show its last lines
 REPORT_EVERY = 0.5  # seconds between two events of progress
 
 
@@ -114,7 +117,7 @@ class _Reporter:
 
     def _print(self, line: str) -> None:
         with writing(self.log):
-            print(line, flush=True)
+            print(visible(line), flush=True)
 
 
 @contextmanager
@@ -124,7 +127,7 @@ def _logged(file: Path) -> Iterator[None]:
     sys.stdout.flush()
     sys.stderr.flush()
     kept = os.dup(1), os.dup(2)
-    with writing(file), open(file, "ab", buffering=0) as log:
+    with writing(file), open(file, "ab", buffering=0, opener=open_plain) as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     try:
@@ -141,6 +144,8 @@ def _logged(file: Path) -> Iterator[None]:
 def log_tail(out: Path, run_id: str, lines: int = 12) -> str:
     """Return the last lines of a run's log."""
     try:
-        return "\n".join((out / run_id / LOG).read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+        with open(out / run_id / LOG, "rb", opener=open_plain) as log:
+            log.seek(max(0, os.fstat(log.fileno()).st_size - LOG_TAIL))
+            return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
     except OSError:
         return "(no log)"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Annotated, Any
+from contextlib import contextmanager, redirect_stdout
+from typing import Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperCommand
 
 from mecam import __version__
+from mecam.columns import visible
 
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
 FIRST = """Train image classifiers that generalize to unseen domains.
@@ -73,7 +74,7 @@ def command(
         @group.command(name=name, cls=cls, epilog="\n".join(("\b", "Examples:", *(f"  {line}" for line in examples))))
         @functools.wraps(function)
         def run(*arguments: Any, **options: Any) -> None:
-            with short_errors(resumes=resumes):
+            with short_errors(resumes=resumes), redirect_stdout(_Visible(sys.stdout)):
                 code = function(*arguments, **options)
             raise typer.Exit(code or 0)
 
@@ -108,4 +109,18 @@ def warn(message: object) -> None:
 
 def one_line(message: object) -> str:
     """Return a message on one line; those of other libraries may have several."""
-    return " ".join(str(message).split())
+    return visible(" ".join(str(message).split()))
+
+
+class _Visible:
+    """A text stream that shows the control characters in names from files."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(visible(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

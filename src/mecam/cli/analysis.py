@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from mecam.cli._app import command
-from mecam.cli.options import Device, Images, Out, RunArgument, RunArguments, Split
+from mecam.cli.options import Device, Images, Out, RunArgument, RunArguments, RunData, Split
 from mecam.progress import no_lines, shown
 
 
@@ -30,6 +30,7 @@ def curvature(
     per_run: Annotated[bool, typer.Option("--per-run", help="Print one row per run instead of means.")] = False,
     format: Annotated[str, typer.Option(help="Output format: terminal or json.")] = "terminal",
     plot: Annotated[Path | None, typer.Option(help="Figure to write (.png, .svg, .pdf, ...).")] = None,
+    data: RunData = None,
     device: Device = "auto",
 ) -> None:
     """Measure the curvature C of runs (the paper's Table 5).
@@ -47,7 +48,7 @@ def curvature(
     with shown(lines=no_lines) as progress:
         curvatures = curvature(
             runs, numbers, split=split, exact=exact, sharpness=sharpness, images=images, double=double,
-            compare=compare, per_run=per_run, plot=plot, device=device, progress=progress,
+            compare=compare, per_run=per_run, plot=plot, data=data, device=device, progress=progress,
         )  # fmt: skip
     print(json.dumps(curvatures.to_dict(), indent=2) if format == "json" else curvatures.text())
 
@@ -60,6 +61,7 @@ def spectrum(
     draws: Annotated[int, typer.Option(help="Random vectors for the trace estimate.")] = 16,
     density: Annotated[Path | None, typer.Option(help="Figure of the spectral density to write (.png, ...).")] = None,
     images: Images = None,
+    data: RunData = None,
     device: Device = "auto",
 ) -> None:
     """Compute eigenvalues, trace and density of the Hessian.
@@ -68,9 +70,9 @@ def spectrum(
     """
     from mecam.analysis.measure import spectrum
 
-    options: dict[str, Any] = {"top": top, "draws": draws, "density": density, "images": images, "device": device}
+    options: dict[str, Any] = {"top": top, "draws": draws, "density": density, "images": images, "data": data}
     with shown(lines=no_lines) as progress:
-        lines = spectrum(run, split=split, progress=progress, **options)
+        lines = spectrum(run, split=split, device=device, progress=progress, **options)
     print("\n".join(lines))
 
 
@@ -89,6 +91,7 @@ def landscape(
     radius: Annotated[float, typer.Option(help="Largest distance from the weights along each axis.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Random seed of the directions, which all runs share.")] = 0,
     images: Images = None,
+    data: RunData = None,
     device: Device = "auto",
 ) -> None:
     """Plot the loss around runs, on one scale.
@@ -100,6 +103,6 @@ def landscape(
     with shown(lines=no_lines) as progress:
         lines = landscape(
             runs, out, split=split, directions=directions, dimensions=dimensions, steps=steps, radius=radius,
-            seed=seed, images=images, device=device, progress=progress,
+            seed=seed, images=images, data=data, device=device, progress=progress,
         )  # fmt: skip
     print("\n".join(lines))

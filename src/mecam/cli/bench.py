@@ -11,7 +11,8 @@ import typer
 
 from mecam.cli._app import INTERRUPTED, command, warn
 from mecam.cli.data import print_notes
-from mecam.cli.options import Device, Out, RecipeCommand, ResultsArgument, recipe_options
+from mecam.cli.options import Device, Out, RecipeCommand, ResultsArgument, RunData, recipe_options
+from mecam.columns import visible
 
 if TYPE_CHECKING:
     from mecam.benchmark.experiment import Outcome
@@ -106,7 +107,7 @@ def _print_outcome(outcome: Outcome, out: Path, *, time_is_up: bool) -> int:
     from mecam.benchmark.worker import log_tail
 
     for run_id, message in outcome.failed.items():
-        print(f"\nmecam: {run_id} failed: {message}\n{log_tail(out, run_id)}", file=sys.stderr)
+        print(visible(f"\nmecam: {run_id} failed: {message}\n{log_tail(out, run_id)}"), file=sys.stderr)
     if outcome.stopped:
         why = "the time is up" if time_is_up else "stopped"
         warn(f"{why}; {len(outcome.stopped)} runs are left. The same command resumes them.")
@@ -174,6 +175,7 @@ def _print_table(out: Path, **options: Any) -> None:
 def report(
     out: Annotated[Path, typer.Argument(help="The --out of mecam bench or mecam train, or the folder of a run.")],
     file: Annotated[Path, typer.Option("--out", help="HTML file to write.")] = Path("report.html"),
+    data: RunData = None,
 ) -> None:
     """Write a self-contained web page.
 
@@ -182,7 +184,7 @@ def report(
     """
     from mecam.report import write
 
-    print(write(out, file, progress=lambda event: warn(event.text)))
+    print(write(out, file, data=data, progress=lambda event: warn(event.text)))
 
 
 @command("mecam figures results --out figures")

@@ -10,6 +10,7 @@ import typer
 
 from mecam.cli._app import command, data_app
 from mecam.cli.options import AllowMissingClasses, DomainFrom, FolderArgument, Layout, Quiet, SkipUnreadable, Workers
+from mecam.columns import visible
 
 if TYPE_CHECKING:
     from mecam.data.domains import HasDomains
@@ -122,4 +123,4 @@ def print_notes(data: HasDomains) -> None:
     from mecam.data.notes import notes_on
 
     for note in notes_on(data):
-        print(note if note.startswith("skipped") else f"mecam: {note}", file=sys.stderr)
+        print(visible(note if note.startswith("skipped") else f"mecam: {note}"), file=sys.stderr)

@@ -26,6 +26,13 @@ def _help(name: str) -> str:
 
 
 Out = Annotated[Path, typer.Option(help="Output folder.")]
+RunData = Annotated[
+    Path | None,
+    typer.Option("--data", help="The data of the run. Default: the path in the run, if you have used it here before."),
+]
+RunWeights = Annotated[
+    Path | None, typer.Option("--weights", help="The file that the run started from, if you have not used it here.")
+]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
 RunArgument = Annotated[Path, typer.Argument(help="Folder of a finished run, or the --out of mecam train.")]
 ModelArgument = Annotated[

@@ -11,7 +11,17 @@ from typing import Annotated
 import typer
 
 from mecam.cli._app import command, one_line, warn
-from mecam.cli.options import Device, EnsembleWith, ModelArgument, Out, Quiet, RunArgument, WantedPrecision
+from mecam.cli.options import (
+    Device,
+    EnsembleWith,
+    ModelArgument,
+    Out,
+    Quiet,
+    RunArgument,
+    RunData,
+    RunWeights,
+    WantedPrecision,
+)
 
 
 @command(
@@ -147,6 +157,8 @@ def serve(
 def rerun(
     run: RunArgument,
     out: Annotated[Path | None, typer.Option(help="Folder for the second run. Default: a temporary folder.")] = None,
+    data: RunData = None,
+    weights: RunWeights = None,
     device: Device = "auto",
 ) -> int:
     """Train a run's recipe again and compare every byte. The exit code is 1 if anything differs."""
@@ -156,7 +168,7 @@ def rerun(
     from mecam.training.rerun import rerun
 
     with TemporaryDirectory(prefix="mecam-") as scratch:
-        comparison = rerun(find_run(run), out or Path(scratch), device=device, warn=warn)
+        comparison = rerun(find_run(run), out or Path(scratch), device=device, warn=warn, data=data, weights=weights)
         print("\n".join(comparison.lines()))
     return 0 if comparison.is_same else 1
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from mecam.cli._app import command
-from mecam.cli.options import Device, RunArguments
+from mecam.cli.options import Device, RunArguments, RunData, RunWeights
 
 
 @command(
@@ -29,6 +29,8 @@ def soup(
             "--interpolate", help="Move towards the initial weights where source validation is best (WiSE-FT)."
         ),
     ] = False,
+    data: RunData = None,
+    weights: RunWeights = None,
     device: Device = "auto",
 ) -> None:
     """Average the weights of several finished runs into one model.
@@ -38,7 +40,9 @@ def soup(
     """
     from mecam.benchmark.soup import soup
 
-    made = soup(runs, out, target=target, greedy=greedy, interpolate=interpolate, device=device)
+    made = soup(
+        runs, out, target=target, greedy=greedy, interpolate=interpolate, data=data, weights=weights, device=device
+    )
     left_out = f", {len(made.left_out)} left out" if made.left_out else ""
     print(f"averaged {len(made.members)} run{'s' if len(made.members) > 1 else ''}{left_out}")
     if interpolate:

@@ -13,6 +13,7 @@ from mecam.cli._app import command, warn
 from mecam.cli._request import Request
 from mecam.cli.data import print_notes
 from mecam.cli.options import Device, Out, Quiet, RecipeCommand, recipe_options
+from mecam.columns import visible
 
 if TYPE_CHECKING:
     from mecam.data.domains import DomainSet
@@ -86,7 +87,7 @@ def _train(request: Request, *, device: str, dry_run: bool, tensorboard: bool, q
     with shown(quiet=quiet or not first) as progress:
         data = open_data(recipe.data, **recipe.reading, progress=progress, scanned=folders.append)
     if first and not quiet and recipe.data != SHAPES:
-        print(f"{recipe.data}: {counts(data)}{''.join(map(_ignored, folders))}", file=sys.stderr)
+        print(visible(f"{recipe.data}: {counts(data)}{''.join(map(_ignored, folders))}"), file=sys.stderr)
         if starts_at_random(recipe):
             print(f"{recipe.backbone}: random initial weights", file=sys.stderr)
     if first:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mecam.data import cached, known, shapes
+from mecam.data import cached, known, shapes, used
 from mecam.data._writing import CannotWriteError
 from mecam.data.domains import DataError, DomainSet
 from mecam.data.folder import scan
@@ -61,7 +61,7 @@ def open_data(
     path, name = _find(name_or_path, root)
     if is_store(path):
         _refuse(given, f"{path} is a store, whose domains are fixed; give this option to mecam data pack")
-        return Store(path)
+        return _noted(cache, path, Store(path))
     images = scan(path, layout=layout, domain_from=domain_from, missing_classes=missing_classes)
     if scanned is not None:
         scanned(images)
@@ -72,14 +72,19 @@ def open_data(
             store = Store(found.path)
             if on_error == "skip" or not store.skipped:
                 sweep(found.path)
-                return store
+                return _noted(cache, path, store)
         store = pack(images, found.path, name=name, workers=workers, on_error=on_error, progress=progress)
         found.note()
-        return store
+        return _noted(cache, path, store)
     except (CannotWriteError, PermissionError) as error:
         raise DataError(
             f"{error}. It is in the cache, {cache}: set ${CACHE} to a folder that can be written"
         ) from error
+
+
+def _noted(cache: Path, path: Path, store: Store) -> Store:
+    used.note(cache, path, store.fingerprint)
+    return store
 
 
 def reading(values: Mapping[str, Any]) -> dict[str, Any]:

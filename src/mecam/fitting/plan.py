@@ -55,7 +55,7 @@ class Plan:
         file = out / FILE
         if not file.exists():
             return None
-        values = read_sealed(file, ())
+        values = read_sealed(file)
         try:
             return cls(**values)
         except TypeError as error:

@@ -263,7 +263,7 @@ class _Fit:
 def _exported(out: Path) -> str | None:
     """Return the digest of the model that was exported last."""
     with suppress(RunError):
-        return str(read_sealed(out / VERDICT, ()).get("exported"))
+        return str(read_sealed(out / VERDICT).get("exported"))
     return None
 
 

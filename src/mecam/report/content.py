@@ -55,16 +55,25 @@ class Content:
 
 
 def gather(
-    out: Path, *, title: str, spread: Spread = "stderr", images: bool = True, lead: Sequence[str] = ()
+    out: Path,
+    *,
+    title: str,
+    spread: Spread = "stderr",
+    images: bool = True,
+    lead: Sequence[str] = (),
+    given: Path | str | None = None,
 ) -> Content:
-    """Read the runs in a folder; `notes` names what cannot be read. `lead` replaces the conclusions of the runs."""
+    """Read the runs in a folder; `notes` names what cannot be read.
+
+    `lead` replaces the conclusions of the runs. `given` is the user's word for their data.
+    """
     all_runs, notes = results.read(out)
     without = sum(1 for _ in out.glob("*/run.json")) - len(all_runs) - len(notes)
     if without:
         notes.append(f"{without} {'run has' if without == 1 else 'runs have'} no unseen domain, not shown")
     notes += [*results.changed_data(all_runs), *results.mixed_circumstances(all_runs)]
     table = rows(all_runs, spread=spread)
-    opened = _open(all_runs) if images else {}
+    opened = _open(all_runs, given) if images else {}
     notes += [f"images of {name} are left out: {why}" for name, why in opened.items() if isinstance(why, str)]
     thumbnails = Thumbnails()
     data = [
@@ -107,12 +116,15 @@ def gather(
     )
 
 
-def _open(all_runs: Sequence[Result]) -> dict[str, DomainSet | str]:
+def _open(all_runs: Sequence[Result], given: Path | str | None) -> dict[str, DomainSet | str]:
     """Return the data sets by their names in recipes; the reason for those that cannot be opened."""
     opened: dict[str, DomainSet | str] = {}
     for name, result in {result.recipe.data: result for result in all_runs}.items():
         try:
-            opened[name] = reopen(result.path, result.recipe)
+            data = None if given is None else reopen(result.path, result.recipe, given)
+            if data is None or data.fingerprint != result.fingerprint:
+                data = reopen(result.path, result.recipe)
+            opened[name] = data
         except (ValueError, OSError) as error:
             opened[name] = str(error)
     return opened

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mecam.data.domains import DomainSet
 from mecam.report.curves import short
@@ -19,6 +20,8 @@ CLASSES = 7  # shown per domain
 MISTAKES = 400  # listed per run, the most confident ones
 FIRST = 8  # of them, shown before a confusion is chosen
 WHOLE = 24  # classes up to which the whole confusion matrix is shown
+COLUMNS = ("domain", "index", "label", "predicted", "confidence")
+MOST_CLASSES = 10_000  # without names
 PAIRS = 30  # most frequent confusions shown instead
 
 
@@ -68,8 +71,8 @@ class Predictions:
 
 def predictions(folder: RunFolder, data: DomainSet | None) -> Predictions | None:
     """Summarize a run's predictions; None if it has none. `data` is the data it was trained on, if available."""
-    columns = {name: column.numpy() for name, column in folder.read_predictions().items()}
-    if not len(columns.get("label", ())):
+    columns = read_columns(folder)
+    if not columns:
         return None
     labels, predicted, confidence = columns["label"], columns["predicted"], columns["confidence"]
     classes = class_names(folder, data, [*labels.tolist(), *predicted.tolist()])
@@ -102,6 +105,22 @@ def predictions(folder: RunFolder, data: DomainSet | None) -> Predictions | None
     return Predictions(content, data, places)
 
 
+def read_columns(folder: RunFolder) -> dict[str, NDArray[Any]]:
+    """Return a run's predictions, as `write_predictions` was given them; nothing for a run without them."""
+    columns = {name: column.numpy() for name, column in folder.read_predictions().items()}
+    if not columns:
+        return {}
+    shapes = {columns[name].shape for name in COLUMNS if name in columns}
+    whole = all(np.issubdtype(columns[name].dtype, np.integer) for name in COLUMNS[:-1] if name in columns)
+    if not set(COLUMNS) <= set(columns) or len(shapes) > 1 or len(min(shapes)) != 1 or not whole:
+        raise ValueError(f"{folder.predictions_file} does not hold the columns {', '.join(COLUMNS)}")
+    if any((columns[name] < 0).any() for name in COLUMNS[:-1]):
+        raise ValueError(f"{folder.predictions_file} has classes or images below 0")
+    if not ((columns["confidence"] >= 0) & (columns["confidence"] <= 1)).all():
+        raise ValueError(f"{folder.predictions_file} has a confidence that is not in [0, 1]")
+    return columns if columns["label"].size else {}
+
+
 def illustrate(runs: Sequence[Predictions], thumbnails: Thumbnails) -> None:
     """Add the images of mistakes while there is room: the most confident ones of each run, then the others."""
     for start, end in ((0, FIRST), (FIRST, MISTAKES)):
@@ -118,7 +137,7 @@ def class_names(folder: RunFolder, data: DomainSet | None, labels: Sequence[int]
         facts = folder.read_model()[1] if folder.model_file.exists() else None
         names = facts.get("classes") if isinstance(facts, dict) else None
         classes = [str(name) for name in names] if isinstance(names, list) else []
-        classes = classes or [f"class {n}" for n in range(max(labels) + 1)]
+        classes = classes or [f"class {n}" for n in range(min(max(labels), MOST_CLASSES) + 1)]
     if max(labels) >= len(classes):
         raise ValueError(f"{folder.predictions_file} has labels above the {len(classes)} classes")
     return classes

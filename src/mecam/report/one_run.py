@@ -14,7 +14,7 @@ from mecam.progress import clock
 from mecam.recipe import Recipe, recipe_of
 from mecam.report.commands import command, toml
 from mecam.report.curves import Number, curve
-from mecam.report.images import class_names, picture
+from mecam.report.images import class_names, picture, read_columns
 from mecam.runs import RunError, RunFolder, runs_in
 from mecam.runs.files import read_sealed
 from mecam.runs.timing import read_timing
@@ -42,7 +42,7 @@ def only_run(out: Path) -> RunFolder | None:
     return folder
 
 
-def one_run_page(folder: RunFolder, *, images: bool = True) -> tuple[str, list[str]]:
+def one_run_page(folder: RunFolder, *, images: bool = True, data: Path | str | None = None) -> tuple[str, list[str]]:
     """Return the page of a run, and notes: where it was stopped, and what is left out."""
     recipe, records, notes = recipe_of(folder.path), folder.read_records(), []
     result = folder.read_result() if folder.is_done() else None
@@ -57,7 +57,7 @@ def one_run_page(folder: RunFolder, *, images: bool = True) -> tuple[str, list[s
         notes.append(f"{where(folder, step)}; accuracies are those after step {selected}")
     chosen = next((record for record in records if record["step"] == selected), records[-1] if records else {})
     splits = chosen["splits"] if result is None else result["splits"]
-    mistakes = [] if result is None else _mistakes(folder, recipe, notes, images=images)
+    mistakes = [] if result is None else _mistakes(folder, recipe, notes, images=images, given=data)
     parts = [
         *_verdict(folder),
         *(f'<p class="note">{escape(note)}</p>' for note in notes),
@@ -77,7 +77,7 @@ def one_run_page(folder: RunFolder, *, images: bool = True) -> tuple[str, list[s
 def _verdict(folder: RunFolder) -> Iterator[str]:
     """Yield what mecam fit found out about this model; nothing for other runs."""
     file = folder.path / VERDICT
-    for place, line in enumerate(read_sealed(file, ()).get("lines", ()) if file.exists() else ()):
+    for place, line in enumerate(read_sealed(file).get("lines", ()) if file.exists() else ()):
         yield f"<p>{escape(str(line))}</p>" if place else f"<p><strong>{escape(str(line))}</strong></p>"
 
 
@@ -127,12 +127,14 @@ def _split_rows(splits: Mapping[str, Any], target: str | None) -> list[tuple[str
     return rows
 
 
-def _mistakes(folder: RunFolder, recipe: Recipe, notes: list[str], *, images: bool) -> list[str]:
+def _mistakes(
+    folder: RunFolder, recipe: Recipe, notes: list[str], *, images: bool, given: Path | str | None
+) -> list[str]:
     """Return the confusions of the unseen domain, or of the held-out images, and the wrong images."""
-    columns = {name: column.tolist() for name, column in folder.read_predictions().items()}
-    if not columns.get("label"):
+    columns = {name: column.tolist() for name, column in read_columns(folder).items()}
+    if not columns:
         return []
-    data = _data(folder, recipe, notes) if images else None
+    data = _data(folder, recipe, notes, given) if images else None
     classes = class_names(folder, data, [*columns["label"], *columns["predicted"]])
     mistakes, places = Mistakes(classes), {}
     for place, (label, predicted) in enumerate(zip(columns["label"], columns["predicted"], strict=True)):
@@ -159,10 +161,10 @@ def _mistakes(folder: RunFolder, recipe: Recipe, notes: list[str], *, images: bo
     ]
 
 
-def _data(folder: RunFolder, recipe: Recipe, notes: list[str]) -> DomainSet | None:
+def _data(folder: RunFolder, recipe: Recipe, notes: list[str], given: Path | str | None) -> DomainSet | None:
     """Return the data of the run if they are here and unchanged."""
     try:
-        data = reopen(folder.path, recipe)
+        data = reopen(folder.path, recipe, given)
     except (ValueError, OSError) as error:
         notes.append(f"images are left out: {error}")
         return None

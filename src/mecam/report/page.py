@@ -17,7 +17,7 @@ from mecam.benchmark.tables import Spread
 from mecam.progress import Event, Progress, silent
 from mecam.report.content import Content, gather
 from mecam.report.one_run import one_run_page, only_run
-from mecam.runs import write_atomic
+from mecam.runs import RunError, write_atomic
 
 PARTS = (
     "dom",
@@ -42,6 +42,7 @@ def write(
     spread: Spread = "stderr",
     images: bool = True,
     lead: Sequence[str] = (),
+    data: Path | str | None = None,
     progress: Progress = silent,
 ) -> Path:
     """Write the page on the runs in `out` to `file`. A single run, also a stopped one, has a page of its own.
@@ -50,6 +51,7 @@ def write(
         spread: standard error, standard deviation or 95 % interval over trials.
         images: embed small images of the data, if available.
         lead: lines for the top of the page, in place of what it says itself.
+        data: the data of the runs. Default: the path in each run, if it was used here before.
         progress: gets a warning per note of the page, such as what is left out.
     """
     out, file = Path(out), Path(file)
@@ -58,9 +60,13 @@ def write(
     file.parent.mkdir(parents=True, exist_ok=True)
     single = only_run(out)
     if single is not None:
-        page, notes = one_run_page(single, images=images)
+        try:
+            page, notes = one_run_page(single, images=images, data=data)
+        except (LookupError, TypeError, AttributeError, ArithmeticError) as error:  # a file that no training wrote
+            what = f"one of its files lacks an expected entry ({type(error).__name__}: {error})"
+            raise RunError(f"{single.path} cannot be shown: {what}") from error
     else:
-        content = gather(out, title=title, spread=spread, images=images, lead=lead)
+        content = gather(out, title=title, spread=spread, images=images, lead=lead, given=data)
         page, notes = render(content), content.notes
     write_atomic(file, page.encode("utf-8", "replace"))
     for note in notes:

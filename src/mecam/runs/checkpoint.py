@@ -22,7 +22,7 @@ from torch import Tensor
 from mecam.runs._tensors import pack, unpack
 from mecam.runs._tree import decode, encode
 from mecam.runs.claim import Writer
-from mecam.runs.files import RunError, read_bytes, read_json
+from mecam.runs.files import RunError, read_bytes, read_json, reading
 from mecam.storage.checksums import digest
 from mecam.storage.files import clean, encode_json
 
@@ -60,7 +60,7 @@ def load(folder: Path | str) -> Any:
     try:
         tensors, _ = unpack(packed)
         return decode(json.loads(text), tensors)
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, RecursionError, ArithmeticError) as error:
         raise RunError(
             f"the checkpoint {folder} is complete but not understood ({type(error).__name__}: {error}); another "
             "version of mecam may have written it. Remove that folder to train from the start"
@@ -90,8 +90,10 @@ def _parts(folder: Path) -> dict[str, Any]:
 
 
 def _verified(path: Path, part: dict[str, Any]) -> bytes:
-    data = read_bytes(path)
-    if len(data) != part["bytes"] or digest(data) != part["sha256"]:
+    with reading(path):
+        size = path.lstat().st_size
+    data = read_bytes(path) if size == part.get("bytes") else b""  # a file of another size is not read
+    if len(data) != size or digest(data) != part.get("sha256"):
         raise _damage_error(path, f"its content does not match its checksum in {MANIFEST}")
     return data
 

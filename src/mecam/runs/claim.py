@@ -49,6 +49,8 @@ class Writer:
 
     def make_folder(self, path: Path) -> None:
         """Create a folder unless it exists."""
+        if path.is_symlink():
+            raise RunError(f"{path} is a link; a folder is needed there. Remove the link")
         if self.held is None:
             make_folder(path)
         elif not path.is_dir():

@@ -20,21 +20,21 @@ folder has one writer at a time, and any number of readers.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mecam.runs import records, sessions
 from mecam.runs.claim import Writer
-from mecam.runs.files import RunError, make_folder, read_bytes, read_sealed
+from mecam.runs.files import RunError, make_folder, read_bytes, read_sealed, reading
 from mecam.runs.summary import in_words, summary
-from mecam.storage.checksums import digest, seal
+from mecam.storage.checksums import digest, digest_file, seal
 from mecam.storage.files import clean
 
 if TYPE_CHECKING:  # tables are made without torch, which takes a second to import
     from torch import Tensor
 
-RUN_KEYS, DONE_KEYS = ("id", "recipe", "environment"), ("result", "sha256")
 SHOWN = 5  # differences between two recipes in an error message
 START_OVER = "Give another --out, or remove that folder to start over"
 
@@ -128,8 +128,7 @@ class RunFolder:
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Mark the run as done, with its result."""
-        files = (self.run_file, self.records_file, self.model_file, self.predictions_file, self.tracking_file)
-        checksums = {file.name: _digest(file) for file in files if file.exists()}
+        checksums = {file.name: _digest(file) for file in self._summed() if file.exists()}
         has_sessions = sessions.end(self.sessions_file, self._id(), "done", self.writer.write)
         self.writer.write(self.done_file, seal({"result": result, "sha256": checksums, "sessions": has_sessions}))
 
@@ -145,6 +144,8 @@ class RunFolder:
         """Return whether there is a checkpoint to resume from."""
         if not self.checkpoint_folder.exists():
             return False
+        if self.checkpoint_folder.is_symlink():
+            raise RunError(f"{self.checkpoint_folder} is a link; a checkpoint is a folder of its run. Remove the link")
         from mecam.runs import checkpoint
 
         return self.exists() and checkpoint.exists(self.checkpoint_folder)
@@ -155,11 +156,11 @@ class RunFolder:
 
     def read_run(self) -> dict[str, Any]:
         """Return run.json: id, recipe, environment. In a finished run, verify that done.json belongs to it."""
-        run = read_sealed(self.run_file, RUN_KEYS)
+        run = read_sealed(self.run_file)
         if self.is_done():
             done = read_bytes(self.done_file)  # not parsed: tables read thousands of them, and parse them later
-            if b'"run.json": "' in done and _digest(self.run_file).encode() not in done:
-                raise self._mismatch_error()
+            if _digest(self.run_file).encode() not in done:
+                self._read_done()  # which raises, and says why
         return run
 
     def read_records(self) -> list[dict[str, Any]]:
@@ -241,17 +242,24 @@ class RunFolder:
         self.read_confidence()
 
     def _model_digest(self) -> str:
-        return str(self._read_done()["sha256"][self.model_file.name])
+        return str(self._read_done()["sha256"].get(self.model_file.name))
 
     def _read_done(self) -> dict[str, Any]:
-        """Return done.json. Verify that it belongs to run.json."""
-        done = read_sealed(self.done_file, DONE_KEYS)
-        if not isinstance(done.get("sha256"), dict):
-            done["sha256"] = {}
-        expected = done["sha256"].get(self.run_file.name)
-        if expected is not None and expected != _digest(self.run_file):
+        """Return done.json. Verify that it belongs to run.json, and that no file is without a checksum."""
+        done = read_sealed(self.done_file)
+        sums = done.get("sha256")
+        if not isinstance(sums, dict) or not all(isinstance(each, str) for each in sums.values()):
+            raise RunError(f"{self.done_file} is damaged: it holds no checksums of the run's files")
+        if sums.get(self.run_file.name) != _digest(self.run_file):
             raise self._mismatch_error()
+        for file in self._summed():
+            if file.name not in sums and os.path.lexists(file):
+                raise RunError(f"{self.done_file} is damaged: it has no checksum of {file.name}")
         return done
+
+    def _summed(self) -> tuple[Path, ...]:
+        """Return the files that have a checksum in done.json if they exist."""
+        return (self.run_file, self.records_file, self.model_file, self.predictions_file, self.tracking_file)
 
     def _mismatch_error(self) -> RunError:
         return RunError(f"{self.run_file} is damaged, or {self.done_file} is another run's: their checksums differ")
@@ -302,7 +310,7 @@ class RunFolder:
     def _verify(self, file: Path, data: bytes | None = None) -> None:
         """Compare a file, or `data`, its content, with its checksum, if done.json has one."""
         expected = self._read_done()["sha256"].get(file.name)
-        if expected is not None and expected != digest(read_bytes(file) if data is None else data):
+        if expected is not None and expected != (_digest(file) if data is None else digest(data)):
             raise RunError(f"{file} is damaged: its content does not match its checksum in {self.done_file.name}")
 
     def _id(self) -> str:
@@ -310,7 +318,8 @@ class RunFolder:
 
 
 def _digest(file: Path) -> str:
-    return digest(read_bytes(file))
+    with reading(file):
+        return digest_file(file)
 
 
 def _pairs(there: Any, here: Any, name: str = "") -> Iterator[tuple[str, str, str]]:

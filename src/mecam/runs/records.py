@@ -55,6 +55,6 @@ def _lines(path: Path, data: bytes) -> Iterator[tuple[bytes, dict[str, Any]]]:
         try:
             record = json.loads(line)
             step_of(record)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RunError(f"{path} is damaged at line {number}: {error}") from error
         yield line, record

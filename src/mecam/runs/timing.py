@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mecam.progress import Event, Progress
-from mecam.runs.files import RunError, Write, write_atomic
+from mecam.runs.files import RunError, Write, read_json, write_atomic
 
 TIMING = "timing.json"
 
@@ -24,8 +25,10 @@ class Timing(NamedTuple):
 
 def read_timing(path: Path) -> Timing | None:
     """Return the training time of the run in this folder; None if it was not taken."""
-    with suppress(OSError, ValueError, TypeError):
-        return Timing(**json.loads((path / TIMING).read_bytes()))
+    with suppress(RunError, TypeError, OverflowError):
+        timing = Timing(**read_json(path / TIMING))
+        if math.isfinite(timing.seconds) and timing.seconds >= 0 and isinstance(timing.steps, int):
+            return timing
     return None
 
 

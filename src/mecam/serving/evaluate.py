@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from mecam.columns import as_text
 from mecam.data.domains import DataError
 from mecam.progress import Event, Progress, no_lines, showing
 from mecam.runs import write_atomic
@@ -99,8 +100,8 @@ def _wrong_file(file: Path | None, classes: Sequence[str]) -> Iterator[Write]:
 
             def write(one: Labelled, prediction: Prediction) -> None:
                 shares = (prediction.probability, *prediction.probabilities.values())
-                own = (one.image, one.domain, classes[one.label], prediction.label)
-                rows.writerow([*own, *(round(share or 0.0, DIGITS) for share in shares)])
+                own = (str(one.image), one.domain, classes[one.label], prediction.label)
+                rows.writerow([*map(as_text, own), *(round(share or 0.0, DIGITS) for share in shares)])
 
             yield write
         os.replace(part, file)

@@ -48,8 +48,14 @@ def main(images: list[str]) -> int:
         (logits,) = session.run([facts["output"]["name"]], {facts["input"]["name"]: pixels[None]})
         shares = softmax(logits[0].astype(np.float64))
         best = int(shares.argmax())
-        rows.writerow([image, facts["classes"][best], round(float(shares[best]), 6)])
+        rows.writerow([*map(as_text, (image, facts["classes"][best])), round(float(shares[best]), 6)])
     return 1 if unreadable else 0
+
+
+def as_text(name: str) -> str:
+    """Return a name for a cell of a CSV file. A spreadsheet would run one that starts like a formula."""
+    name = name.replace("\r", "\\r")  # which would begin a line
+    return f"'{name}" if name.startswith(("=", "+", "-", "@", "\t", "\r")) else name
 
 
 def read(path: str) -> Image.Image:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from mecam.serving.weights import read_weights
 # images per forward pass; on a CPU 8 images of 224 pixels fit into the cache
 BATCH, BATCH_ON_CPU = 64, 8
 SHOWN = 8  # classes in a repr
+MOST_DOMAINS = 1000
 
 
 @dataclass(frozen=True, repr=False)
@@ -188,7 +189,41 @@ def load_model(path: os.PathLike[str] | str, *, device: torch.device | str = "cp
     """Load the model of a run: the selected weights, or the best so far if it has not finished (see `stopped`)."""
     folder = find_run(path)
     weights = read_weights(folder)
-    facts = weights.facts
+    file = folder.model_file if weights.stopped is None else folder.checkpoint_folder
+    try:
+        preprocessing = _checked(weights.facts)
+        with torch.device("meta"):  # takes no memory, whatever the file asks for
+            needed = _network(weights.facts)[0].state_dict()
+        sizes = [sum(tensor.numel() for tensor in each.values()) for each in (needed, weights.tensors)]
+        if sizes[0] != sizes[1]:
+            raise ValueError(f"the network has {sizes[0]:,} numbers, and the file {sizes[1]:,}")
+        network, alone = _network(weights.facts)
+        network.load_state_dict(weights.tensors)
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise RunError(f"{file} does not describe a network that fits its weights: {error}") from error
+    return TrainedModel(
+        network.to(device).eval(),
+        tuple(weights.facts["classes"]),
+        preprocessing,
+        weights.facts["backbone"],
+        alone=alone,
+        confidence=Confidence.read(folder),
+        stopped=weights.stopped,
+    )
+
+
+def _checked(facts: Any) -> Preprocessing:
+    """Return the preprocessing in the facts of a model. Raise an error for facts that no training writes."""
+    classes, domains = facts["classes"], facts["domains"]
+    if not isinstance(classes, list) or not classes or not all(isinstance(name, str) for name in classes):
+        raise ValueError("its classes are not a list of names")
+    if isinstance(domains, bool) or not isinstance(domains, int) or not 0 < domains <= MOST_DOMAINS:
+        raise ValueError(f"domains={domains!r} must be from 1 to {MOST_DOMAINS}")
+    return Preprocessing.from_dict(facts)
+
+
+def _network(facts: Mapping[str, Any]) -> tuple[nn.Module, bool]:
+    """Return a network with random weights, and whether its predictions depend on batch mates."""
     classes = len(facts["classes"])
     moved = facts["method"] in methods.METHODS.examples and facts["method"] not in methods.METHODS
     # a method that became an example has the plain network
@@ -200,18 +235,5 @@ def load_model(path: os.PathLike[str] | str, *, device: torch.device | str = "cp
         image_size=facts["image_size"],
         settings=facts.get("architecture_settings"),
     )
-    network = method.build(plain, Setting(classes, facts["domains"], steps=1, lr=0.0))
-    try:
-        network.load_state_dict(weights.tensors)
-    except RuntimeError as error:
-        file = folder.model_file if weights.stopped is None else folder.checkpoint_folder
-        raise RunError(f"{file} does not fit the network {facts['backbone']}: {error}") from error
-    return TrainedModel(
-        network.to(device).eval(),
-        tuple(facts["classes"]),
-        Preprocessing.from_dict(facts),
-        facts["backbone"],
-        alone=method.mates,
-        confidence=Confidence.read(folder),
-        stopped=weights.stopped,
-    )
+    network: nn.Module = method.build(plain, Setting(classes, facts["domains"], steps=1, lr=0.0))
+    return network, method.mates

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from mecam.columns import as_text
 from mecam.serving.model import Prediction
 
 COLUMNS = ("image", "class", "probability")
@@ -36,9 +37,12 @@ def writer(
     if form == "csv":
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow([*COLUMNS, *judged, *(f"probability of {name}" for name in classes)])
-        yield lambda prediction: rows.writerow(
-            [str(prediction.image), *entry(prediction).values(), *_probabilities(prediction, classes).values()]
-        )
+
+        def write_row(prediction: Prediction) -> None:
+            cells = [str(prediction.image), *entry(prediction).values(), *_probabilities(prediction, classes).values()]
+            rows.writerow(map(as_text, cells))
+
+        yield write_row
         return
     separator = "\n"
 

@@ -32,8 +32,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from mecam.storage.files import open_plain, read_bytes
+
 HEARTBEAT = 10.0  # seconds between two touches of a claim by its owner
 STALE = 120.0  # seconds after the last heartbeat at which the claim of an unreachable owner expires
+MOST = 4096  # bytes of a claim
 RELEASED = b'{"released": true}'
 
 
@@ -108,7 +111,7 @@ class Claim:
             if remove:
                 os.unlink(self.path)
                 return
-            descriptor = os.open(self.path, os.O_WRONLY)
+            descriptor = open_plain(self.path, os.O_WRONLY)
             try:
                 os.write(descriptor, RELEASED.ljust(os.fstat(descriptor).st_size - 1) + b"\n")
             finally:
@@ -179,8 +182,12 @@ def is_held(folder: Path, name: str) -> bool:
 def _require_free(path: Path, now: float, *, redate: bool = False) -> None:
     """Raise HeldError unless the claim in this file has ended; `now` is the file system's time."""
     try:
-        content, touched = path.read_bytes(), path.stat().st_mtime
-    except FileNotFoundError:  # taken over and swept meanwhile
+        content, touched = read_bytes(path, most=MOST, error=HeldError), path.stat(follow_symlinks=False).st_mtime
+    except HeldError:
+        if not os.path.lexists(path):  # taken over and swept meanwhile
+            return
+        raise
+    except FileNotFoundError:
         return
     if content.rstrip() == RELEASED:
         return
@@ -189,7 +196,7 @@ def _require_free(path: Path, now: float, *, redate: bool = False) -> None:
         return
     if redate and touched > now:
         with contextlib.suppress(OSError):
-            os.utime(path)
+            os.utime(path, follow_symlinks=False)
     age = max(0.0, now - touched)
     if age < STALE:
         who = "a process" if owner is None else f"process {owner.pid} on {owner.host}"

@@ -11,13 +11,18 @@ import json
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 TEMPORARY = (".mecam-", ".part")  # prefix and suffix of an unfinished file
+ABANDONED = 60.0  # seconds
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)  # some network file systems; Windows
+MOST_BYTES, MOST_JSON = 16 << 30, 256 << 20  # of a file that is read whole
+# a link is not followed, and a FIFO does not block; 0 where the system lacks the flag
+PLAIN = sum(getattr(os, flag, 0) for flag in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC"))
 
 # reading the mask means setting it, which a process with several threads should do once
 _UMASK = os.umask(0o077)
@@ -56,10 +61,22 @@ def write_together(
             with writing(path, len(contents[path]), error=error):
                 os.replace(temporary, path)
                 sync_folder(path.parent)
+        if staging is None:
+            for path in {path.parent: path for path in contents}.values():
+                _sweep(path)
     except BaseException:
         for temporary in complete.values():
             discard(temporary)
         raise
+
+
+def _sweep(written: Path) -> None:
+    """Remove the unfinished files of killed writers beside a new file: none has touched them for a minute."""
+    with contextlib.suppress(OSError):
+        now = written.lstat().st_mtime  # by the clock of the file system
+        for path in written.parent.iterdir():
+            if is_temporary(path) and path.lstat().st_mtime < now - ABANDONED:
+                discard(path)
 
 
 def _write_new(path: Path, data: bytes) -> None:
@@ -148,17 +165,41 @@ def encode_json(value: Any) -> bytes:
     return (json.dumps(value, indent=2) + "\n").encode()
 
 
-def read_bytes(path: Path, *, error: MakeError = StorageError) -> bytes:
-    """Return the content of a file."""
+def open_plain(path: Path | str, flags: int) -> int:
+    """Open a regular file; the `opener` of `open`. A link, a FIFO, a device or a folder is an OSError."""
     try:
-        return path.read_bytes()
+        descriptor = os.open(path, flags | PLAIN, 0o666)
+    except OSError as cause:
+        if cause.errno == errno.ELOOP or (cause.errno == errno.ENXIO and not Path(path).is_file()):
+            raise OSError(cause.errno, "it is a link or a FIFO, not a regular file", str(path)) from cause
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return descriptor
+
+
+def read_bytes(path: Path, *, most: int = MOST_BYTES, error: MakeError = StorageError) -> bytes:
+    """Return the content of a regular file of at most this size. Links are not followed."""
+    with reading(path, error=error), open(path, "rb", opener=open_plain) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise error(f"{path} is refused: it has {size:,} bytes; at most {most:,} are read")
+        return file.read()
+
+
+@contextlib.contextmanager
+def reading(path: Path, *, error: MakeError = StorageError) -> Iterator[None]:
+    """Turn an OSError into an error that names the file."""
+    try:
+        yield
     except OSError as cause:
         raise error(f"cannot read {path}: {cause.strerror or cause}") from cause
 
 
 def read_json(path: Path | str, data: bytes | None = None, *, error: MakeError = StorageError) -> dict[str, Any]:
     """Return the JSON object in a file, or in `data`, its content."""
-    data = read_bytes(Path(path), error=error) if data is None else data
+    data = read_bytes(Path(path), most=MOST_JSON, error=error) if data is None else data
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as cause:  # JSONDecodeError and UnicodeDecodeError are ValueErrors

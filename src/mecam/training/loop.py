@@ -25,6 +25,7 @@ from mecam.training.build import check_start
 from mecam.training.interrupt import Interrupted, StopSignals
 from mecam.training.machine import find_machine
 from mecam.training.nonfinite import BadStep, step_error
+from mecam.training.reopen import note_weights
 from mecam.training.result import finish, validate
 from mecam.training.run import Run
 from mecam.training.sizing import Length, decided
@@ -104,6 +105,7 @@ def carry_out(
     with _watched(progress, recipe, data) as shown, ExitStack() as stack:
         run = Run(recipe, machine, data, shown)
         if machine.writes:
+            note_weights(recipe, run.fingerprints["weights"])
             folder.writer = stack.enter_context(claim(folder.path))
         write = folder.writer.write if machine.writes else None
         with timed(folder.path, shown, write, since=start) as show, StopSignals() as signals:

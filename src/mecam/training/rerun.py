@@ -18,8 +18,9 @@ from mecam.data.domains import DomainSet
 from mecam.progress import Progress, silent
 from mecam.recipe import recipe_of
 from mecam.runs import RunError, RunFolder, sessions
+from mecam.runs.files import read_bytes
 from mecam.training.loop import Warn, carry_out
-from mecam.training.reopen import reopen
+from mecam.training.reopen import reopen, require_weights
 
 FILES = ("records.jsonl", "model.safetensors", "predictions.safetensors", "tracking.jsonl")
 
@@ -57,10 +58,14 @@ def rerun(
     *,
     device: str = "auto",
     progress: Progress = silent,
-    data: DomainSet | None = None,
+    data: DomainSet | Path | str | None = None,
+    weights: Path | str | None = None,
     warn: Warn = warnings.warn,
 ) -> Comparison:
-    """Train the recipe of a finished run once more, in `out`, and compare the two runs byte by byte."""
+    """Train the recipe of a finished run once more, in `out`, and compare the two runs byte by byte.
+
+    `data` and `weights` are what the run was trained on. Default: the paths in the run, if they were used here before.
+    """
     recipe = recipe_of(run.path)
     if not run.is_done():
         raise RunError(f"{run.path} is not finished; there is nothing to compare with. Resume it first")
@@ -71,8 +76,9 @@ def rerun(
         )
     if RunFolder(Path(out) / recipe.run_id).is_done():
         raise RunError(f"{out} has that run already, finished; give another --out")
-    if data is None:  # other data shows in the result
-        data = reopen(run.path, recipe)
+    require_weights(run.path, recipe, weights)
+    if data is None or isinstance(data, (Path, str)):  # other data shows in the result
+        data = reopen(run.path, recipe, data)
     there = _environments(run)
     with _threads(there[0].get("threads")):
         again = carry_out(recipe, out, device=device, progress=progress, data=data, warn=warn)
@@ -111,7 +117,7 @@ def _threads(count: int | None) -> Iterator[None]:
 
 def _differences(run: RunFolder, again: RunFolder) -> Iterator[str]:
     for name in FILES:
-        one, other = (file.read_bytes() if file.exists() else None for file in (run.path / name, again.path / name))
+        one, other = (read_bytes(file) if file.exists() else None for file in (run.path / name, again.path / name))
         if one != other:
             yield f"{name}: {_first(name, run, again)}"
     for difference in islice(_between(run.read_result(), again.read_result()), 1):
@@ -125,7 +131,7 @@ def _first(name: str, run: RunFolder, again: RunFolder) -> str:
     if missing:
         return f"there is no {missing[0]}"
     if name.endswith(".jsonl"):
-        return _first_line(*(file.read_bytes().splitlines() for file in files))
+        return _first_line(*(read_bytes(file).splitlines() for file in files))
     if name == run.predictions_file.name:
         return _first_number(run.read_predictions(), again.read_predictions())
     return _first_number(run.read_model()[0], again.read_model()[0])

@@ -78,7 +78,7 @@ class Length:
 
 def _kept(out: Path) -> list[dict[str, Any]]:
     """Return what was decided in this folder, for each run."""
-    decided: list[dict[str, Any]] = read_sealed(out / FILE, ("decided",))["decided"] if (out / FILE).exists() else []
+    decided: list[dict[str, Any]] = read_sealed(out / FILE)["decided"] if (out / FILE).exists() else []
     return decided
 
 

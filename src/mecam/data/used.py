@@ -1,0 +1,38 @@
+"""Which files and folders this user has opened, and with which content.
+
+A run names the path of its data and of its initial weights. Whoever wrote the run chose them, so what reads a run opens
+them only if this user has opened the same path with the same content before, or gives the path again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from mecam.storage.checksums import digest_blocks
+from mecam.storage.files import StorageError, make_folder, write_atomic
+
+
+def note(cache: Path, path: Path | str, content: str) -> None:
+    """Note that the user opened this path, with content of this digest. A cache that is read-only is fine."""
+    file = _file(cache, path, content)
+    with contextlib.suppress(StorageError, OSError):
+        if not file.exists():
+            make_folder(file.parent)
+            write_atomic(file, b"")
+
+
+def is_noted(cache: Path, path: Path | str, content: str) -> bool:
+    """Return whether the user opened this path with content of this digest."""
+    with contextlib.suppress(OSError):
+        return _file(cache, path, content).exists()
+    return False
+
+
+def _file(cache: Path, path: Path | str, content: str) -> Path:
+    return (
+        cache
+        / "used"
+        / digest_blocks([os.fsencode(os.path.realpath(Path(path).expanduser())), b"\0", content.encode()])
+    )
