@@ -1,6 +1,7 @@
 """Settings for the whole suite: one thread per process unless OMP_NUM_THREADS asks for more, Ctrl-C as on a terminal,
 and the repair of torchvision that users get too."""
 
+import gc
 import os
 import secrets
 import signal
@@ -32,6 +33,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             framework, tried = mark.args
             versions = ", ".join(f"{name} {version(name)}" for name in mark.kwargs["packages"])
             item.user_properties += [("framework", framework), ("tried", tried), ("versions", versions)]
+
+
+def pytest_collection_finish() -> None:
+    """Exclude imports and collected tests from garbage collections: each would search a million objects again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

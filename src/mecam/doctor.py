@@ -17,6 +17,7 @@ OPTIONAL = {  # by the name of the extra that installs them
     "lite": (),
     "timm": ("timm",),
     "lightning": ("lightning",),
+    "lora": ("peft",),
     "export": ("onnx", "onnxscript", "onnxruntime"),
     "tensorboard": ("tensorboard",),
     "report": ("plotly",),

@@ -26,6 +26,7 @@ from typer.testing import CliRunner
 from mecam.cli import app
 from mecam.data.open import open_data
 from mecam.recipe import Recipe
+from mecam.runs import RunFolder
 from mecam.serving import TrainedModel, load_model
 from mecam.serving.confidence import FEWEST, Confidence, Space
 from mecam.training import train
@@ -62,7 +63,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = open_data(images, cache=tmp_path_factory.mktemp("cache"))
     run = train(recipe, tmp_path_factory.mktemp("run"), device="cpu", data=data)
     space = Space(torch.ones(load_model(run.path).network.num_features, 1), torch.full((1, 2, 1), 100.0))
-    Confidence(space, ("lab",), 1.0, None, torch.ones(FEWEST), torch.ones(FEWEST, dtype=torch.bool)).write(run)
+    confidence = Confidence(space, ("lab",), 1.0, None, torch.ones(FEWEST), torch.ones(FEWEST, dtype=torch.bool))
+    confidence.write(RunFolder(run.path))
     return run.path
 
 
