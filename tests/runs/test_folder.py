@@ -265,7 +265,7 @@ def test_who_has_lost_the_claim_changes_nothing(tmp_path: Path, monkeypatch: pyt
     folder.save_checkpoint({"step": 0})
     (folder.checkpoint_folder / "tensors-000009.safetensors").touch()  # which the next save would remove
     monkeypatch.setattr(claims, "STALE", 0.0)
-    with claim(folder.path) as folder.writer, claim(folder.path):
+    with folder.claimed(), claim(folder.path):
         (folder.path / ".mecam-0.part").touch()
         before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
         for write in (
@@ -287,7 +287,7 @@ def test_who_has_lost_the_claim_changes_nothing(tmp_path: Path, monkeypatch: pyt
 
 def test_an_owner_writes_as_everybody_and_leaves_nothing_else(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
-    with claim(folder.path) as folder.writer:
+    with folder.claimed():
         begun_with = folder.begin(RECIPE, ENVIRONMENT, run_id="some-id")
         assert begun_with is None
         for step in (0, 1):
@@ -305,8 +305,16 @@ def test_an_owner_writes_as_everybody_and_leaves_nothing_else(tmp_path: Path) ->
 
 def test_a_folder_that_was_removed_is_reported_as_such(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
-    with claim(folder.path) as folder.writer:
+    with folder.claimed():
         folder.begin(RECIPE, ENVIRONMENT, run_id="some-id")
         shutil.rmtree(folder.path)
         with pytest.raises(RunError, match=r"cannot write .*records\.jsonl: No such file"):
             folder.append({"step": 0})
+
+
+def test_a_folder_can_be_written_after_its_claim_has_ended(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "run")
+    with folder.claimed():
+        pass
+    folder.write_confidence({"w": torch.ones(1)}, {})
+    assert folder.read_confidence() is not None

@@ -75,7 +75,7 @@ def _train(
         folder = train(recipe, out, device=device, progress=reporter, data=data, warn=reporter.warn)
         if after is not None:
             gc.collect()  # captured steps are in reference cycles and hold memory of the device
-            with claim(folder.path) as folder.writer:
+            with folder.claimed():
                 after(folder, data, device)
         text = accuracies(folder.read_result(), recipe)  # of the selected weights, as in the tables
         return Event(recipe.run_id, recipe.steps, recipe.steps, text=text, kind="done")

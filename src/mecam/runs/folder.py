@@ -22,11 +22,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mecam.runs import records, sessions
-from mecam.runs.claim import Writer
+from mecam.runs.claim import Writer, claim
 from mecam.runs.files import RunError, make_folder, read_bytes, read_sealed, reading
 from mecam.runs.summary import in_words, summary
 from mecam.storage.checksums import digest, digest_file, seal
@@ -53,10 +54,19 @@ class RunFolder:
         self.tracking_file = self.path / "tracking.jsonl"
         self.checkpoint_folder = self.path / "checkpoint"
         self.done_file = self.path / "done.json"
-        self.writer = Writer()  # the claim's, while this process holds it
+        self.writer = Writer()
 
     def __repr__(self) -> str:
         return f"<RunFolder {self.path}: {in_words(self)}>"
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Hold the claim on the folder, and write through it. Raise ClaimedError if another process holds it."""
+        try:
+            with claim(self.path) as self.writer:
+                yield
+        finally:
+            self.writer = Writer()
 
     def __fspath__(self) -> str:
         return str(self.path)

@@ -19,7 +19,7 @@ from mecam.data.notes import warn_about
 from mecam.data.open import open_data
 from mecam.progress import Event, Progress, showing, silent
 from mecam.recipe import Recipe, compose, departures, names_in, read, recipe_of
-from mecam.runs import RunFolder, claim, sessions
+from mecam.runs import RunFolder, sessions
 from mecam.runs.timing import timed
 from mecam.training.build import check_start
 from mecam.training.interrupt import Interrupted, StopSignals
@@ -106,7 +106,7 @@ def carry_out(
         run = Run(recipe, machine, data, shown)
         if machine.writes:
             note_weights(recipe, run.fingerprints["weights"])
-            folder.writer = stack.enter_context(claim(folder.path))
+            stack.enter_context(folder.claimed())
         write = folder.writer.write if machine.writes else None
         with timed(folder.path, shown, write, since=start) as show, StopSignals() as signals:
             state = ranks.from_first(_begin(folder, run, warn) if machine.writes else None)
