@@ -58,8 +58,8 @@ class Study(NamedTuple):
 
     def values(self, row: str, measure: Measure) -> Values:
         """Return the target accuracy in percent by target and seed."""
-        if measure != "selected" and "SWAD" in row:
-            return {}  # evaluations are of the weights before averaging
+        if measure != "selected" and ("SWAD" in row or "last 35" in row):
+            return {}  # evaluations are of the weights before averaging; the second half begins with plain steps
         return {place: 100 * accuracy(record, self.steps, measure) for place, record in runs(self, row).items()}
 
     def seconds(self, row: str) -> float:
@@ -322,12 +322,17 @@ def cost(path: Path) -> None:
     upper.set(xlabel=f"GPU seconds of a run ({RESNET50.name})", ylabel="second half: target accuracy, %")
     upper.legend(fontsize=8)
     for row in ("ERM", "ERM + MixStyle", "SAM", "SAGM", "MeCAM", "MeCAM, last 35 % of steps", *RIVALS):
-        values = SHORT.values(row, "second half")
-        x, y = SHORT.seconds(row), statistics.fmean(values[target, 0] for target in TARGETS)
-        lower.plot(x, y, "o", color="tab:blue", markersize=4)
-        below = row in ("SAGM", "MeCAM, last 35 % of steps")
-        lower.annotate(row, (x, y), (4, -9 if below else 4), textcoords="offset points", fontsize=8)
-    lower.set(xlabel=f"GPU seconds of a run ({SHORT.name}, seed 0)", ylabel="second half: average over targets, %")
+        x, values = SHORT.seconds(row), {measure: SHORT.values(row, measure) for measure in BOTH}
+        means = {name: statistics.fmean(each[target, 0] for target in TARGETS) for name, each in values.items() if each}
+        lower.plot([x, x], [min(means.values()), max(means.values())], color="0.8", zorder=0)
+        for measure, mean in means.items():
+            lower.plot(x, mean, "o", color=COLORS[measure], markersize=4, label=measure if row == "ERM" else None)
+        aside = {"SAGM": (-6, 4, "right"), "F-SAM": (6, -3, "left")}.get(row, (0, 6, "center"))
+        top = (x, max(means.values()))
+        lower.annotate(row, top, aside[:2], textcoords="offset points", fontsize=8, ha=aside[2])
+    lower.margins(y=0.12)
+    lower.set(xlabel=f"GPU seconds of a run ({SHORT.name}, seed 0)", ylabel="average over targets, %")
+    lower.legend(fontsize=8, loc="lower right")
     figure.savefig(path, metadata={"Date": None})
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from mecam.methods import METHODS
 
@@ -94,15 +95,45 @@ def test_held_out_domain() -> None:
     assert set(main("held_out_domain.py")(3)) == {"erm", "heldout"}
 
 
-def test_the_notebook_runs_from_top_to_bottom(monkeypatch: pytest.MonkeyPatch) -> None:
+def notebook(name: str) -> dict[str, Any]:
+    """The names that a notebook defines, run from top to bottom."""
     import matplotlib as mpl
 
     mpl.use("Agg", force=True)
-    monkeypatch.setenv("STEPS", "2")
-    notebook = json.loads((EXAMPLES / "flat_minima.ipynb").read_text(encoding="utf-8"))
-    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    found = json.loads((EXAMPLES / name).read_text(encoding="utf-8"))
+    cells = [cell for cell in found["cells"] if cell["cell_type"] == "code"]
     names: dict[str, Any] = {"__name__": "notebook"}
     for number, cell in enumerate(cells):
         exec(compile("".join(cell["source"]), f"cell {number}", "exec"), names)
-    pictures = [o for cell in cells for o in cell["outputs"] if "image/png" in o.get("data", {})]
-    assert len(pictures) >= 3
+    drawn = sum("plt.show()" in "".join(cell["source"]) for cell in cells)
+    assert drawn == sum("image/png" in output.get("data", {}) for cell in cells for output in cell["outputs"])
+    return names
+
+
+def test_flat_minima(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPS", "2")
+    assert set(notebook("flat_minima.ipynb")["surfaces"]) == {"adam", "mecam"}
+
+
+def test_toy_landscape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUT", str(tmp_path))
+    names = notebook("toy_landscape.ipynb")
+    ends = {name: names["sharpness"](path[-1]) for name, path in names["paths"].items()}
+    assert ends["SGD"] > 8
+    assert max(ends["SAM"], ends["MeCAM"]) < 2.5 < ends["MeCAM, alpha = beta = 0.1"] < ends["SGD"]
+    assert abs(names["update"] @ names["across"]) < 0.01 < names["update"] @ names["along"]
+    with (
+        Image.open(tmp_path / "valley.gif") as drawn,
+        Image.open(EXAMPLES.parent / "docs/pictures/valley.gif") as shown,
+    ):
+        assert drawn.n_frames == shown.n_frames == 26
+
+
+def test_my_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BACKBONE", "lite0small")
+    monkeypatch.setenv("MINUTES", "0.05")
+    names = notebook("my_folder.ipynb")
+    assert set(names["verdict"].by_domain) == {"art", "cartoon", "photo"}
+    assert names["evaluation"].images == 70
+    assert len(names["predictions"]) == 7
+    assert 1 < max(names["accuracies"]) <= 100
