@@ -1,4 +1,4 @@
-"""Draws the plots of benchmarks/results/pacs.md and writes its tables, from the records of the runs.
+"""Draws the plots of benchmarks/results/pacs.md, and writes its tables and one of the README from the records.
 
 python docs/pictures/pacs.py
 """
@@ -15,11 +15,12 @@ from matplotlib.figure import Figure
 
 from mecam.benchmark.paper import curvature_beside, published
 from mecam.benchmark.records_file import Record, read_records
-from mecam.benchmark.tables import AVERAGE, Key, half_interval
+from mecam.benchmark.tables import AVERAGE, Key
+from mecam.splits import half_interval
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parents[1] / "benchmarks" / "results"
-PAGE = RESULTS / "pacs.md"
+PAGES = RESULTS / "pacs.md", HERE.parents[1] / "README.md"
 Measure = Literal["selected", "second half", "last step"]
 Values = dict[tuple[str, int], float]
 BOTH: tuple[Measure, Measure] = ("selected", "second half")
@@ -28,6 +29,7 @@ RADII = (0.01, 0.1, 0.5)  # three of the paper's five
 TARGETS = ("art_painting", "cartoon", "photo", "sketch")
 MECAM = {"rho": 0.1, "alpha": 0.1, "beta": 0.1}
 PLAIN = {"method": "erm", "averaging": "none", "virtual": "mixstyle", "virtual_settings": {}, "method_settings": {}}
+LATE = "MeCAM, last 35 % of steps"
 ROWS: dict[str, dict[str, Any]] = {
     "ERM": {"optimizer": "adam"},
     "SAM": {"optimizer": "sam"},
@@ -38,7 +40,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "F-SAM": {"optimizer": "fsam"},
     "GAM": {"optimizer": "gam"},
     "ERM + MixStyle": {"optimizer": "adam", "method": "mixstyle"},
-    "MeCAM, last 35 % of steps": {"optimizer": "thinmecam", "optimizer_settings": {**MECAM, "every": 1}},
+    LATE: {"optimizer": "thinmecam", "optimizer_settings": {**MECAM, "every": 1}},
     "MeCAM without virtual domain": {"optimizer": "mecam", "optimizer_settings": MECAM, "virtual": "none"},
     "MeCAM, rho = 0": {"optimizer": "mecam", "optimizer_settings": {**MECAM, "rho": 0.0}},
     "ERM + SWAD": {"optimizer": "adam", "averaging": "swad"},
@@ -58,7 +60,7 @@ class Study(NamedTuple):
 
     def values(self, row: str, measure: Measure) -> Values:
         """Return the target accuracy in percent by target and seed."""
-        if measure != "selected" and ("SWAD" in row or "last 35" in row):
+        if measure != "selected" and ("SWAD" in row or row == LATE):
             return {}  # evaluations are of the weights before averaging; the second half begins with plain steps
         return {place: 100 * accuracy(record, self.steps, measure) for place, record in runs(self, row).items()}
 
@@ -253,7 +255,7 @@ def curvature() -> Iterator[Sequence[str]]:
 def cheaper() -> Iterator[Sequence[str]]:
     """Yield candidates for MeCAM's accuracy in less time."""
     yield "minus MeCAM", "study, pairs", "selected", "second half", "time, in ERM's"
-    for row in ("ERM + MixStyle", "MeCAM, last 35 % of steps"):
+    for row in ("ERM + MixStyle", LATE):
         for study in (RESNET50, SHORT):
             found = [gaps(study, row, "MeCAM", measure) for measure in BOTH]
             if found[0]:
@@ -261,7 +263,18 @@ def cheaper() -> Iterator[Sequence[str]]:
                 yield row, pairs(study, found[0]), *map(interval, found), time
 
 
-TABLES = {each.__name__: each for each in (verdicts, selection, resnet50, curvature, cheaper)}
+def summary() -> Iterator[Sequence[str]]:
+    """Yield the differences of the README."""
+    yield "MeCAM minus", "points", "95 % interval", "pairs", "the paper, ResNet-50"
+    for study, baseline in ((LONG, "ERM"), (LONG, "SAM"), (RESNET50, "ERM"), (RESNET50, "SAM")):
+        if len(values := gaps(study, "MeCAM", baseline, "selected")) > 1:
+            mean, low, high = mean_interval(values)
+            cells = f"{mean:+.1f}", f"{low:+.1f} to {high:+.1f}", str(len(values))
+            where = f"{baseline}, with {study.name}" if study == RESNET50 else baseline
+            yield where, *cells, f"{papers('MeCAM', baseline):+.1f}"
+
+
+TABLES = {each.__name__: each for each in (summary, verdicts, selection, resnet50, curvature, cheaper)}
 
 
 def written(page: str) -> str:
@@ -271,6 +284,8 @@ def written(page: str) -> str:
         rows_of_text = [f"| {' | '.join(cells)} |" for cells in (heading, *lines)]
         text = "\n".join((rows_of_text[0], "|---" * len(heading) + "|", *rows_of_text[1:]))
         opening, closing = f"<!--{name}-->", f"<!--/{name}-->"
+        if opening not in page:
+            continue
         start, end = page.index(opening) + len(opening), page.index(closing)
         page = f"{page[:start]}\n\n{text}\n\n{page[end:]}"
     return page
@@ -321,13 +336,13 @@ def cost(path: Path) -> None:
             upper.text(RESNET50.seconds(row), 1.01, row, transform=upper.get_xaxis_transform(), ha="center", fontsize=8)
     upper.set(xlabel=f"GPU seconds of a run ({RESNET50.name})", ylabel="second half: target accuracy, %")
     upper.legend(fontsize=8)
-    for row in ("ERM", "ERM + MixStyle", "SAM", "SAGM", "MeCAM", "MeCAM, last 35 % of steps", *RIVALS):
+    for row in ("ERM", "ERM + MixStyle", "SAM", "SAGM", "MeCAM", LATE, *RIVALS):
         x, values = SHORT.seconds(row), {measure: SHORT.values(row, measure) for measure in BOTH}
         means = {name: statistics.fmean(each[target, 0] for target in TARGETS) for name, each in values.items() if each}
         lower.plot([x, x], [min(means.values()), max(means.values())], color="0.8", zorder=0)
         for measure, mean in means.items():
             lower.plot(x, mean, "o", color=COLORS[measure], markersize=4, label=measure if row == "ERM" else None)
-        aside = {"SAGM": (-6, 4, "right"), "F-SAM": (6, -3, "left")}.get(row, (0, 6, "center"))
+        aside = {"SAGM": (-6, 4, "right"), "F-SAM": (6, -3, "left"), LATE: (6, -3, "left")}.get(row, (0, 6, "center"))
         top = (x, max(means.values()))
         lower.annotate(row, top, aside[:2], textcoords="offset points", fontsize=8, ha=aside[2])
     lower.margins(y=0.12)
@@ -343,5 +358,6 @@ def main(folder: Path = HERE) -> None:
 
 if __name__ == "__main__":
     main()
-    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for file in PAGES:
+        file.write_text(written(file.read_text(encoding="utf-8")), encoding="utf-8")
     print(f"Median range of target accuracy over the last six evaluations: {spread():.1f} points.")
