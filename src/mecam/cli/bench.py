@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 def bench(
     experiment: Annotated[Path | None, typer.Argument(help="A TOML experiment; the options below override it.")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Set any recipe entry; a list sweeps it: --set lr=[1e-5,3e-5]")
+        list[str] | None,
+        typer.Option(
+            "--set", help="Set any recipe entry; a list sweeps it: --set lr=[1e-5,3e-5]", metavar="<entry=value>"
+        ),
     ] = None,
     small: Annotated[bool, typer.Option("--small", help="Run the experiment's small version.")] = False,
     draws: Annotated[int, typer.Option(help="Random hyperparameter draws per run; the first is the defaults.")] = 1,
@@ -148,7 +151,9 @@ def table(
         ),
     ] = "selected",
     experiment: Annotated[Path | None, typer.Option(help="Show only the runs of this TOML experiment.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Change an entry of the experiment.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Change an entry of the experiment.", metavar="<entry=value>")
+    ] = None,
     small: Annotated[bool, typer.Option("--small", help="Use the experiment's small version.")] = False,
 ) -> None:
     """Print accuracies on unseen domains, with spread and ranks."""

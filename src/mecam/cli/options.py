@@ -40,7 +40,9 @@ ModelArgument = Annotated[
 ]
 EnsembleWith = Annotated[
     list[Path] | None,
-    typer.Option("--with", help="Another model: average the outputs of both (an ensemble). Can be repeated."),
+    typer.Option(
+        "--with", help="Another model: average the outputs of both (an ensemble). Can be repeated.", metavar="<path>"
+    ),
 ]
 RunArguments = Annotated[list[Path], typer.Argument(help="Finished runs, or folders of runs (--out of mecam bench).")]
 ResultsArgument = Annotated[Path, typer.Argument(help="The --out of mecam bench.")]

@@ -38,7 +38,9 @@ def train(
     set_: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", help="Set any recipe entry (mecam list recipe): --set lr=3e-5 --set optimizer_settings.eps=1e-6"
+            "--set",
+            help="Set any recipe entry (mecam list recipe): --set lr=3e-5 --set optimizer_settings.eps=1e-6",
+            metavar="<entry=value>",
         ),
     ] = None,
     out: Out = Path("runs"),
