@@ -76,6 +76,7 @@ def accuracy_cost(path: Path) -> None:
         label = "mecam, late" if "start" in name else name
         below = -12 if "MixStyle" in name else 4
         axes.annotate(label, (time, accuracy), xytext=(6, below), textcoords="offset points", fontsize=8)
+    axes.margins(y=0.12)
     figure.savefig(path, metadata={"Date": None})
 
 

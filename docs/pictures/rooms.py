@@ -56,16 +56,18 @@ def essential(direct: dict[str, set[str]], order: list[str]) -> list[tuple[str, 
 def draw() -> str:
     rows = layers()
     order = [room for row in rows for room in row]
+    half = (len(rows[-1]) + 1) // 2
+    drawn = [*rows[:-1], rows[-1][:half], rows[-1][half:]]  # the bottom row is too long for one line
     place = {
         room: (WIDTH * (number + 1) / (len(row) + 1), ROW * index + 40)
-        for index, row in enumerate(rows)
+        for index, row in enumerate(drawn)
         for number, room in enumerate(row)
     }
-    height = ROW * len(rows) + 10
+    height = ROW * len(drawn) + 10
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" aria-labelledby="title" '
         'font-family="system-ui, sans-serif" font-size="14">',
-        '<title id="title">The rooms of mecam, from the command line down, and which imports which</title>',
+        '<title id="title">The packages of mecam, from the command line down, and which imports which</title>',
         '<defs><marker id="tip" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="7" markerHeight="7" '
         f'orient="auto"><path d="M0 0 10 5 0 10z" fill="#7d93ad"/></marker><style>{STYLE}</style></defs>',
         f'<rect width="{WIDTH}" height="{height}" rx="8" fill="#ffffff"/>',
