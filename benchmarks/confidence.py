@@ -57,7 +57,7 @@ COLUMNS = {
     ],
     "Novelty": [
         "AUROC",
-        "AUROC of neighbours",
+        "AUROC of neighbors",
         "AUROC of probability",
         "seen",
         "seen, one class",
@@ -109,7 +109,7 @@ def trial(recipe: Recipe, unseen: str, data: DomainSet, machine: Machine, out: P
         **calibration(answers, by_held_out, by_left_out),
         **precisions(confidence, answers, by_held_out),
         **novelty(confidence, there, held_out, np.random.default_rng(recipe.seed)),
-        "AUROC of neighbours": neighbours(training, there, held_out),
+        "AUROC of neighbors": neighbours(training, there, held_out),
         "AUROC of probability": 100 * auroc(-certain(by_held_out)[0], -certain(answers)[0]),
     }
 

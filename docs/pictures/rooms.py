@@ -81,9 +81,10 @@ def draw() -> str:
         curve = f"M{x:.0f} {start:.0f}C{x:.0f} {middle:.0f} {end_x:.0f} {middle:.0f} {end_x:.0f} {end:.0f}"
         lines.append(f'<path class="import" d="{curve}"/>')
     for room, (x, y) in place.items():
-        left, top = x - BOX_WIDTH / 2, y - BOX_HEIGHT / 2
+        width = max(BOX_WIDTH, 9 * len(room))
+        left, top = x - width / 2, y - BOX_HEIGHT / 2
         lines.append(
-            f'<rect class="room" x="{left:.0f}" y="{top:.0f}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="6"/>'
+            f'<rect class="room" x="{left:.0f}" y="{top:.0f}" width="{width}" height="{BOX_HEIGHT}" rx="6"/>'
             f'<text class="name" x="{x:.0f}" y="{y + 5:.0f}">{room}</text>'
         )
     return "\n".join([*lines, "</svg>", ""])

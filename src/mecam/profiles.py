@@ -83,7 +83,7 @@ def _paper(values: Mapping[str, Any]) -> dict[str, Any]:
     if name is None:
         raise RecipeError(
             f"the paper has no settings for {values['data']}; it has them for {', '.join(hyperparameters())} (a folder "
-            "is recognised by its name). Choose one of these data sets, or profile=domainbed"
+            "is recognized by its name). Choose one of these data sets, or profile=domainbed"
         )
     method, optimizer = plain(values.get("method", "erm")), values.get("optimizer", "adam")
     own = rivals().get((method, name), {})

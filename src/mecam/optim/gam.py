@@ -23,7 +23,7 @@ class GAM(SharpnessAware):
             "radius of the step that measures the gradient norm", default=0.02, search=Choice((0.02, 0.03, 0.04))
         ),
         "rho_norm": Hyperparameter(
-            "radius of the ball in which the gradient norm is maximised", default=0.2, search=Choice((0.1, 0.2))
+            "radius of the ball in which the gradient norm is maximized", default=0.2, search=Choice((0.1, 0.2))
         ),
         "alpha": Hyperparameter("weight of g₁ against g₃", default=0.6, high=1, search=Choice((0.1, 0.5, 0.6))),
         "beta": Hyperparameter("weight of g₀ against g₂", default=0.5, high=1, search=Choice((0.1, 0.3, 0.5))),

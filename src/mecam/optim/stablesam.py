@@ -1,4 +1,4 @@
-"""StableSAM, also called SSAM (Tan et al., 2024): SAM with a renormalised gradient."""
+"""StableSAM, also called SSAM (Tan et al., 2024): SAM with a renormalized gradient."""
 
 from __future__ import annotations
 
