@@ -19,8 +19,8 @@ from machine import commit, describe, publish, versions
 
 INTRODUCTION = """# Works with
 
-Check what the optimizers were tried with: frameworks, base optimizers, schedulers and kinds of model, in the tests of this
-repository. "Equal" means equal to a loop without the framework: to 1e-9 in float64, or as stated. How to use them:
+Check what the optimizers were tried with, in the tests of this repository: frameworks, base optimizers, schedulers and
+kinds of model. "Equal" means equal to a loop without the framework: to 1e-9 in float64, or as stated. How to use them:
 [The optimizer in your loop](just-the-optimizer.md).
 """
 
