@@ -24,7 +24,6 @@ OPTIONAL = {  # by the name of the extra that installs them
     "serve": ("starlette", "uvicorn"),
     "analysis": ("matplotlib", "curvlinops"),
     "ray": ("ray",),
-    "lora": ("peft",),
 }
 LITTLE = 5 * 2**30  # bytes; the 9,991 images of PACS, decoded at 224 pixels, are 1.5 GB
 DRIVER = Path("/proc/driver/nvidia/version")  # exists with an NVIDIA GPU, whatever torch was built for
