@@ -1,15 +1,12 @@
 """What tests of benchmarks share: a cache for all processes, and an engine that starts none."""
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
-from mecam.benchmark.jobs import Queue
-from mecam.benchmark.worker import work
-from mecam.progress import Event, Progress
-from mecam.recipe import Recipe
+from mecam.data.shapes import shapes
+from tests.benchmark.folders import run_here
 
 
 @pytest.fixture(scope="module")
@@ -23,13 +20,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run local engines in this process: each worker would import torch. test_local.py tests workers."""
-
-    def run(engine: Any, recipes: Sequence[Recipe], out: Path, progress: Progress) -> None:
-        queue = Queue(recipes, engine.budget)
-        while (recipe := queue.take()) is not None:
-            work(recipe, out, "cpu", progress, after=engine.after)
-        for recipe in queue.rest():
-            progress(Event(recipe.run_id, kind="stopped", text="not begun"))
-
-    monkeypatch.setattr("mecam.benchmark.local.LocalEngine.run", run)
+    """Run local engines in this process, on few images: each worker would import torch. test_local.py tests workers."""
+    monkeypatch.setattr("mecam.data.open.shapes.shapes", partial(shapes, per_class=8))
+    monkeypatch.setattr("mecam.benchmark.local.LocalEngine.run", run_here)

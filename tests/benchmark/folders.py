@@ -9,10 +9,21 @@ from typing import Any
 
 import torch
 
-from mecam.progress import Event
+from mecam.benchmark.jobs import Queue
+from mecam.benchmark.worker import work
+from mecam.progress import Event, Progress
 from mecam.recipe import Recipe
 from mecam.storage.checksums import digest, seal
 from mecam.training import Interrupted, train
+
+
+def run_here(engine: Any, recipes: Sequence[Recipe], out: Path, progress: Progress) -> None:
+    """Do what an engine's `run` does, in this process."""
+    queue = Queue(recipes, engine.budget)
+    while (recipe := queue.take()) is not None:
+        work(recipe, out, "cpu", progress, after=engine.after)
+    for recipe in queue.rest():
+        progress(Event(recipe.run_id, kind="stopped", text="not begun"))
 
 
 def stop_run(out: Path, recipe: Recipe, count: int) -> None:

@@ -1,6 +1,7 @@
 """`mecam figures` from a benchmark to files."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,11 +12,12 @@ from typer.testing import CliRunner
 import mecam
 from mecam.benchmark import results
 from mecam.cli import app
+from mecam.data.shapes import shapes
 from mecam.figures import FIGURES, iterations, write
 from mecam.figures.write import images
 from mecam.progress import Event
 from mecam.runs import RunFolder
-from tests.benchmark.folders import write_run
+from tests.benchmark.folders import run_here, write_run
 
 EXPERIMENT = """
 [common]
@@ -46,6 +48,8 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("figures")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MECAM_CACHE", str(folder / "cache"))
+        patch.setattr("mecam.data.open.shapes.shapes", partial(shapes, per_class=8))
+        patch.setattr("mecam.benchmark.local.LocalEngine.run", run_here)
         (folder / "tiny.toml").write_text(EXPERIMENT)
         outcome = mecam.bench(folder / "tiny.toml", out=folder / "results", workers=1, device="cpu")
         assert not outcome.failed
