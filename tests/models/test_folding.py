@@ -40,9 +40,11 @@ def gradients(module: nn.Module, out: Tensor, *inputs: Tensor) -> list[Tensor]:
         nn.Conv2d(4, 6, 1, stride=2, bias=False),
         nn.Conv2d(4, 6, 3, stride=2, padding=1, bias=False),
         nn.Conv2d(4, 4, 5, padding=2, groups=4, bias=False),
+        nn.Conv2d(4, 8, (2, 7), stride=(1, 3), padding=(1, 2), groups=4, bias=False),
         SameConv2d(4, 6, 3, stride=2, bias=False),
+        SameConv2d(4, 4, 5, stride=2, groups=4, bias=False),
     ],
-    ids=["1x1", "1x1 stride 2", "3x3 stride 2", "depthwise", "same"],
+    ids=["1x1", "1x1 stride 2", "3x3 stride 2", "depthwise", "depthwise 2x7 by 3", "same", "same depthwise"],
 )
 def test_value_and_gradients_equal_the_unfolded_ones(conv: nn.Conv2d, summed: bool, act: float) -> None:
     torch.manual_seed(0)
@@ -126,13 +128,35 @@ def test_a_live_batch_norm_is_not_folded() -> None:
     torch.testing.assert_close(list(folded.buffers()), list(plain.buffers()), rtol=0, atol=0)
 
 
-def test_a_second_derivative_is_refused() -> None:
-    network: Network = create("resnet8", classes=3, freeze_bn=True)
+def second(module: nn.Module, x: Tensor) -> list[Tensor]:
+    """Return a product with the Hessian of the sum of squares of the outputs."""
+    parameters = list(module.parameters())
+    first = torch.autograd.grad(module(x).square().sum(), parameters, create_graph=True)
+    generator = torch.Generator().manual_seed(2)
+    along = [torch.randn(each.shape, generator=generator, dtype=each.dtype).to(each.device) for each in parameters]
+    return list(torch.autograd.grad(first, parameters, along))
+
+
+@pytest.mark.parametrize(
+    "network",
+    [ResNet(Bottleneck, (1, 2), 4, classes=3), EfficientNetLite(0.25, 0.3, classes=3)],
+    ids=["resnet", "lite"],
+)
+def test_second_derivatives_equal_the_unfolded_ones(network: nn.Module) -> None:
+    torch.manual_seed(0)
+    plain = network.double().eval()
+    folded = copy.deepcopy(plain)
+    fold_frozen(folded)
+    x = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    torch.testing.assert_close(second(folded, x), second(plain, x))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_triton_refuses_a_second_derivative() -> None:
+    network: Network = create("resnet8", classes=3, freeze_bn=True).cuda()
     fold_frozen(network)
-    loss = network(torch.randn(2, 3, 32, 32)).sum()
-    first = torch.autograd.grad(loss, network.featurizer.conv1.weight, create_graph=True)[0]  # type: ignore[union-attr, arg-type]
     with pytest.raises(RuntimeError, match="once_differentiable"):
-        first.sum().backward()  # type: ignore[no-untyped-call]
+        second(network, torch.randn(2, 3, 32, 32, device="cuda"))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")

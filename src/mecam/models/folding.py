@@ -4,10 +4,10 @@ Buys: ERM steps of ResNet-50 take 17 instead of 33 ms on an H200, and half the m
 
     y = act(conv(x, s w) + (beta - s mean) + residual),    s = gamma / sqrt(var + eps)
 
-Frozen statistics are constants, so this is the same function of w, gamma and beta, and it is differentiable once. It
-saves memory traffic: the output of the convolution is read once more instead of three or four times and is not kept for
-the backward pass. `fold`, `finish`, `start_back` and `unfold` are single kernels with Triton, and torch operations
-without it.
+Frozen statistics are constants, so this is the same function of w, gamma and beta. It saves memory traffic: the output
+of the convolution is read once more instead of three or four times and is not kept for the backward pass. With Triton
+the steps around the convolution are single kernels, and the function is differentiable once. Without it they are torch
+operations, differentiable any number of times (`_convolution.py`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from mecam._triton import kernels
+from mecam.models._convolution import Geometry, convolve, precision
 
 NONE, RELU, RELU6 = -1.0, math.inf, 6.0  # upper bound of the activation; NONE: no activation
 
@@ -76,26 +77,6 @@ class Statistics(NamedTuple):
     eps: float
 
 
-class Library(NamedTuple):
-    """A convolution by torch."""
-
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
-
-    def of(self, x: Tensor, weight: Tensor) -> Tensor:
-        out: Tensor = torch.ops.aten.convolution(x, weight, None, *self[:3], False, (0, 0), self.groups)
-        return out
-
-    def back(self, dz: Tensor, x: Tensor, weight: Tensor, *, to_input: bool) -> tuple[Tensor | None, Tensor]:
-        wanted = [to_input, True, False]
-        dx, d_weight, _ = torch.ops.aten.convolution_backward(
-            dz, x, weight, None, *self[:3], False, (0, 0), self.groups, wanted
-        )
-        return dx, d_weight
-
-
 class Window(NamedTuple):
     """A strided depthwise convolution by the kernels of `_windows`."""
 
@@ -130,7 +111,7 @@ class Pooling(NamedTuple):
 
 
 class FoldedConvolution(torch.autograd.Function):
-    """The function at the top of this file, in autocast's dtype where autocast is on.
+    """The function at the top of this file by Triton, in autocast's dtype where autocast is on.
 
     Bias, activation and rounding are monotone, so max pooling comes first and they are applied to the smaller map.
     """
@@ -144,13 +125,11 @@ class FoldedConvolution(torch.autograd.Function):
         beta: Tensor,
         residual: Tensor | None,
         statistics: Statistics,
-        convolution: Library | Window,
+        convolution: Geometry | Window,
         act: float,
         pooling: Pooling | None,
     ) -> Tensor:
-        kind = x.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-        pieces = _kernels_for(x, "_kernels") or Plain
+        dtype, pieces = precision(x), _kernels("_kernels")
         x = x.to(dtype).contiguous(memory_format=torch.channels_last)
         folded, bias = pieces.fold(weight, gamma, beta, statistics, dtype)
         z = convolution.of(x, folded).contiguous(memory_format=torch.channels_last)
@@ -159,22 +138,22 @@ class FoldedConvolution(torch.autograd.Function):
             z, which = pooling.of(z)
         if residual is not None:
             residual = residual.to(dtype).contiguous(memory_format=torch.channels_last)
-        y = pieces.finish(z, bias, residual, act)
+        y: Tensor = pieces.finish(z, bias, residual, act)
         ctx.save_for_backward(x, folded, None if act == NONE else y, weight, gamma, which)
-        ctx.statistics, ctx.convolution, ctx.act, ctx.pieces = statistics, convolution, act, pieces
-        ctx.pooling = pooling
+        ctx.statistics, ctx.convolution, ctx.act, ctx.pooling = statistics, convolution, act, pooling
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, folded, y, weight, gamma, which = ctx.saved_tensors
-        dz, sums = ctx.pieces.start_back(dy.contiguous(memory_format=torch.channels_last), y, ctx.act)
+        pieces = _kernels("_kernels")
+        dz, sums = pieces.start_back(dy.contiguous(memory_format=torch.channels_last), y, ctx.act)
         d_residual = dz if ctx.needs_input_grad[4] else None
         if ctx.pooling is not None:
             dz = ctx.pooling.back(dz, which, ctx.shape)
         dx, d_folded = ctx.convolution.back(dz, x, folded, to_input=ctx.needs_input_grad[0])
-        d_weight, d_gamma, d_beta = ctx.pieces.unfold(d_folded, sums, weight, gamma, ctx.statistics)
+        d_weight, d_gamma, d_beta = pieces.unfold(d_folded, sums, weight, gamma, ctx.statistics)
         return dx, d_weight, d_gamma, d_beta, d_residual, None, None, None, None
 
 
@@ -187,13 +166,17 @@ def _folded(
     x: Tensor, conv: nn.Conv2d, bn: nn.BatchNorm2d, act: float, residual: Tensor | None, pooling: Pooling | None
 ) -> Tensor:
     statistics = Statistics(bn.running_mean, bn.running_var, bn.eps)  # type: ignore[arg-type]
-    convolution: Library | Window
+    convolution: Geometry | Window
     if _is_strided_depthwise(conv) and _kernels_for(x, "_windows"):
         convolution = _window(x, conv)
     else:
         if isinstance(conv, SameConv2d):
             x = conv.pad(x)
-        convolution = Library(conv.stride, conv.padding, conv.dilation, conv.groups)  # type: ignore[arg-type]
+        convolution = Geometry(conv.stride, conv.padding, conv.dilation, conv.groups)  # type: ignore[arg-type]
+        if not _kernels_for(x, "_kernels"):
+            scale = bn.weight * (statistics.var + bn.eps).rsqrt()
+            bias = bn.bias - statistics.mean * scale
+            return convolve(x, conv.weight * scale[:, None, None, None], bias, residual, convolution, act)
     tensors = x, conv.weight, bn.weight, bn.bias, residual
     out: Tensor = FoldedConvolution.apply(*tensors, statistics, convolution, act, pooling)  # type: ignore[no-untyped-call]
     return out
@@ -236,40 +219,3 @@ def _kernels_for(x: Tensor, module: str) -> Any:
 
 def _kernels(module: str) -> Any:
     return kernels(f"mecam.models.{module}")
-
-
-class Plain:
-    """The four pieces in torch operations."""
-
-    @staticmethod
-    def fold(
-        weight: Tensor, gamma: Tensor, beta: Tensor, statistics: Statistics, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
-        """Return weight and bias of convolution and batch norm combined."""
-        mean, var, eps = statistics
-        scale = gamma * (var + eps).rsqrt()
-        return (weight * scale[:, None, None, None]).to(dtype), beta - mean * scale
-
-    @staticmethod
-    def finish(z: Tensor, bias: Tensor, residual: Tensor | None, act: float) -> Tensor:
-        """Return act(z + bias + residual), in place of z."""
-        z += bias[:, None, None].to(z.dtype)
-        if residual is not None:
-            z += residual
-        return z if act == NONE else z.clamp_(0.0, act)
-
-    @staticmethod
-    def start_back(dy: Tensor, y: Tensor | None, act: float) -> tuple[Tensor, Tensor]:
-        """Return the gradient before the activation, and its partial sums over positions (parts, channels)."""
-        dz = dy if y is None else torch.where((y > 0) & (y < act), dy, 0)
-        return dz, dz.sum((2, 3), dtype=torch.promote_types(dy.dtype, torch.float32))
-
-    @staticmethod
-    def unfold(
-        d_folded: Tensor, sums: Tensor, weight: Tensor, gamma: Tensor, statistics: Statistics
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the gradients of the convolution's weight and of the batch norm's scale and shift."""
-        mean, var, eps = statistics
-        inverse, d_bias = (var + eps).rsqrt(), sums.sum(0)
-        d_scale = (d_folded * weight).sum((1, 2, 3)) - mean * d_bias
-        return d_folded * (gamma * inverse)[:, None, None, None], d_scale * inverse, d_bias

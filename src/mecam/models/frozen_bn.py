@@ -51,8 +51,8 @@ BOUNDS = {nn.ReLU: RELU, nn.ReLU6: RELU6}
 def fold_frozen(network: nn.Module) -> None:
     """Fold batch norms in eval mode into the convolutions before them, in place.
 
-    The function and its parameters stay the same; a step takes less memory traffic. Derivatives are first ones only.
-    Batch norms in training mode run as before, and so do layers with hooks.
+    The function and its parameters stay the same; a step takes less memory traffic. Batch norms in training mode
+    run as before, and so do layers with hooks. On GPUs with Triton derivatives are first ones only.
 
     It applies to the backbones of this package, to ResNets and EfficientNets of timm and torchvision, and to every
     `nn.Sequential` of a convolution without bias and a batch norm. Other layers stay as they are.

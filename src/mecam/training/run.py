@@ -66,8 +66,9 @@ class Run:
             self.network.featurizer.compile()
         self.captures = Captures(build.what_to_capture(recipe, self.method, self.optimizer, device))
         self.rates = Rates(recipe, self.optimizer, device if self.captures.what == "steps" else None)
-        if self.captures.what != "nothing" and not recipe.compile:
-            fold_frozen(self.network)  # by kernels that pay only where Python does not launch them
+        on_cpu = device.type == "cpu" and self.network.freeze_bn
+        if (on_cpu or self.captures.what != "nothing") and not recipe.compile:
+            fold_frozen(self.network)  # on a GPU by kernels that pay only where Python does not launch them
         if self.captures.what != "nothing" and not self.method.mates:
             self.captures.forward = Captured(partial(forward_stored, self.trained, self.network.preprocessing))
         self.averaging = averaging.create(recipe.averaging, **recipe.averaging_settings)
