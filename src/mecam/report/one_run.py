@@ -110,7 +110,9 @@ def _facts(recipe: Recipe, splits: Mapping[str, Any], selected: int | None, path
 
 def _scored(splits: Mapping[str, Any], target: str | None) -> list[tuple[str, str]]:
     """Return how many images of the unseen domain are scored, if not all."""
-    scored, rest = (splits.get(f"{target} {part}", {}).get("images", 0) for part in (Part.TRAINING, Part.HELD_OUT))
+    if target is None:
+        return []
+    scored, rest = (splits.get(str(Split(target, part)), {}).get("images", 0) for part in Part)
     if not scored or not rest:
         return []
     share = f"{100 * scored / (scored + rest):.0f} %"
