@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from mecam import __version__
 from mecam.cli import app
 from mecam.runs import claim
+from tests.benchmark.folders import run_here
 from tests.serving.runs import DOMAINS, EACH, TINY, write_images
 
 MECAM = [sys.executable, "-m", "mecam.cli"]
@@ -272,7 +273,8 @@ def test_an_unknown_option_is_answered_with_what_is_meant(option: str, meant: st
     assert f"No such option: {option} (Possible options: {meant}" in said.stderr
 
 
-def test_random_initial_weights_are_reported(images: Path, tmp_path: Path) -> None:
+def test_random_initial_weights_are_reported(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mecam.benchmark.local.LocalEngine.run", run_here)
     tiny = [*TINY, "--steps", "0", "--image-size", "32"]
     said = mecam(
         "train", "--data", str(images), *tiny, "--backbone", "resnet18", "--no-pretrained", "--out", str(tmp_path)
