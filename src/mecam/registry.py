@@ -72,9 +72,11 @@ class Registry(Mapping[str, Item]):
         raise ValueError(f"there is no {self.kind} {name!r}; {hint(name, self._items)}{note}")
 
     def summary(self, name: str) -> str:
-        """Return one line about the item."""
+        """Return one line about the item: of a file of its own the first, which has its full name and source."""
         item = self.find(name)
-        return getattr(item, "summary", None) or first_line(item)
+        module = inspect.getmodule(item)
+        own_file = module is not None and module.__name__.rpartition(".")[2] == name
+        return getattr(item, "summary", None) or first_line(module if own_file else item)
 
     def hyperparameters(self, name: str) -> Mapping[str, Hyperparameter]:
         """Return what the item declares, with meaning, range and search space."""

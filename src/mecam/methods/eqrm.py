@@ -20,7 +20,7 @@ EPSILON = 1e-12  # added to the variance of the losses, whose root has no gradie
 
 
 class EQRM(Slowed):
-    """Minimise a quantile of the domains' losses instead of their mean.
+    """Minimize a quantile of the domains' losses instead of their mean.
 
         mean_d CE_d before the annealing step, then the α-quantile q of the losses' density:
         mean_d Φ((q − CE_d) / h) = α,   h = 1.06 Std(CE) S^(−1/5),   the unbiased deviation

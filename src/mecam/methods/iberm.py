@@ -12,7 +12,7 @@ from mecam.models.network import Network
 
 
 class IBERM(Annealed):
-    """Penalise the variance of the features within each domain, a bound on their entropy.
+    """Penalize the variance of the features within each domain, a bound on their entropy.
 
     CE + w mean_d mean_k Var_d(z_k),   the unbiased variance;   w = 0, λ from the annealing step on
     """

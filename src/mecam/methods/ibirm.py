@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from mecam.hyperparameters import Hyperparameter, LogUniform
 from mecam.methods.base import Batch, Setting
 from mecam.methods.iberm import bottleneck
-from mecam.methods.irm import IRM, penalised
+from mecam.methods.irm import IRM, penalized
 from mecam.models.network import Network
 
 
@@ -47,7 +47,7 @@ class IBIRM(IRM):
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         z = network.features(batch.images)
-        loss = penalised(network.head(z), batch, self.weight(batch.step))
+        loss = penalized(network.head(z), batch, self.weight(batch.step))
         if batch.step >= self.ib_start:
             loss = loss + self.ib_lam * bottleneck(z, batch.domains)
         return loss, state

@@ -14,7 +14,7 @@ from mecam.models.network import Network
 
 
 class IGA(Method):
-    """Penalise the variance of the domains' gradients.
+    """Penalize the variance of the domains' gradients.
 
         mean_d CE_d + λ Σ_d ‖∇CE_d − mean_e ∇CE_e‖²
 

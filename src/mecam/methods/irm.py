@@ -31,10 +31,10 @@ class IRM(Annealed):
         super().__init__(lam=lam, anneal=anneal)
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
-        return penalised(network(batch.images), batch, self.weight(batch.step)), state
+        return penalized(network(batch.images), batch, self.weight(batch.step)), state
 
 
-def penalised(logits: Tensor, batch: Batch, weight: float) -> Tensor:
+def penalized(logits: Tensor, batch: Batch, weight: float) -> Tensor:
     """Return mean_d [CE_d + w P_d]."""
     slopes = batch.weigh(_slopes(logits, batch.labels)).view(batch.domains, -1)
     penalty = (slopes[:, ::2].mean(1) * slopes[:, 1::2].mean(1)).mean()

@@ -12,7 +12,7 @@ from mecam.models.network import Network
 
 
 class SD(Method):
-    """Penalise large logits, so that features learned early do not silence the gradients of others.
+    """Penalize large logits, so that features learned early do not silence the gradients of others.
 
     CE + λ mean(l²),   l the logits
     """

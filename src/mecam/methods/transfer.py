@@ -14,7 +14,7 @@ from mecam.models.network import Network
 
 
 class Transfer(Method):
-    """Minimise the largest difference between the domains' losses over all heads close to the trained one.
+    """Minimize the largest difference between the domains' losses over all heads close to the trained one.
 
         CE(h(z)) + λ [max_d CE_d(h′(z)) − min_d CE_d(h′(z))],   ‖h′ − h‖ ≤ δ
 

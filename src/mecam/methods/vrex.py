@@ -12,7 +12,7 @@ from mecam.models.network import Network
 
 
 class VREx(Annealed):
-    """Penalise the variance of the domains' losses.
+    """Penalize the variance of the domains' losses.
 
     mean_d CE_d + w Var_d(CE_d),   the population variance;   w = 1, λ from the annealing step on
     """

@@ -10,7 +10,7 @@ from mecam.optim.vector import Vector, unit
 
 
 class FAD(SharpnessAware):
-    """Minimises f + α (β R₀ + (1−β) R₁): the largest rise of the loss, and of the gradient norm, in a ball of radius ρ.
+    """Minimizes f + α (β R₀ + (1−β) R₁): the largest rise of the loss, and of the gradient norm, in a ball of radius ρ.
 
         g₀ = ∇f(θ);  g₁ = ∇f(θ + ρ n(g₀));  θ₂ = θ + ρ n(g₁ − g₀);  g₂ = ∇f(θ₂);  g₃ = ∇f(θ₂ + ρ n(g₂))
         g ← g₀ + α (β (g₁ − g₀) + (1−β) (g₃ − g₂))

@@ -9,7 +9,7 @@ from mecam.optim.vector import Vector, along, unit
 
 
 class GAM(SharpnessAware):
-    """Flatness of first order: penalises the largest gradient norm in a ball, in its four-pass form.
+    """Flatness of first order: penalizes the largest gradient norm in a ball, in its four-pass form.
 
         g₀ = ∇f(θ);  g₁ = ∇f(θ + ρ n(g₀));  θ₂ = θ + r n(g₁ − g₀);  g₂ = ∇f(θ₂);  g₃ = ∇f(θ₂ + ρ n(g₂))
         h⁺ = α g₁ + (1−α) g₃;  h⁻ = β g₀ + (1−β) g₂;  g ← h⁺ − γ (h⁻ − part of h⁻ along h⁺)

@@ -8,7 +8,7 @@ from mecam.optim.vector import Vector, unit
 
 
 class MeCAM(Meta):
-    """Minimises f(θ) + α (f(θ+δ) − f(θ)) + β (m(θ−δ) − f(θ)), δ = ρ ∇f(θ)/‖∇f(θ)‖ held constant.
+    """Minimizes f(θ) + α (f(θ+δ) − f(θ)) + β (m(θ−δ) − f(θ)), δ = ρ ∇f(θ)/‖∇f(θ)‖ held constant.
 
         g ← (1 − α − β) ∇f(θ) + α ∇f(θ+δ) + β ∇m(θ−δ)
 

@@ -10,7 +10,7 @@ from mecam.optim.vector import Vector, unit
 
 
 class SAGM(TwoPasses):
-    """Minimises f, f at the perturbed weights, and their gap, by matching the two gradients.
+    """Minimizes f, f at the perturbed weights, and their gap, by matching the two gradients.
 
     g ← ½ g + ½ ∇f(θ + (ρ/‖g‖ − α) g)
     """

@@ -12,7 +12,7 @@ from mecam.optim.vector import Vector, unit
 
 
 class SAM(TwoPasses):
-    """Minimises f(θ+e), e = ρ g/‖g‖; with `adaptive`, ASAM's e = ρ θ² g / ‖|θ| g‖.
+    """Minimizes f(θ+e), e = ρ g/‖g‖; with `adaptive`, ASAM's e = ρ θ² g / ‖|θ| g‖.
 
         g ← ∇f(θ + e)
 
