@@ -4,6 +4,7 @@ import glob
 import math
 import re
 import shlex
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -80,7 +81,7 @@ class Sandbox:
             out = re.search(r"--out (\S+)", line)
             for name, place in self.inputs.items():
                 if name != (out[1] if out else "runs" if " train" in line else None):
-                    (folder / name).symlink_to(place)
+                    shutil.copyfile(place, folder / name) if place.is_file() else (folder / name).symlink_to(place)
             with pytest.MonkeyPatch.context() as patch:
                 patch.chdir(folder)
                 self.results[line] = CliRunner().invoke(app, self.words(line)), folder
