@@ -32,7 +32,7 @@ lint: $(VENV)/installed
 	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest -n 2 --dist loadfile
 
 $(ECOSYSTEM)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(ECOSYSTEM)
