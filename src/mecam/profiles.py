@@ -23,7 +23,8 @@ LONG = "DomainNet"  # trained and evaluated over more steps
 V1 = "timm/resnet50.tv_in1k"  # ResNet-50 with the ImageNet-1k V1 weights
 RESNET50: dict[str, Any] = {"backbone": V1, "pretrained": True, "freeze_bn": True, "image_size": 224}
 # learning rate in units of Adam's, by the optimizer at the base
-LR_RATIOS = {"adam": 1.0, "adamw": 1.0, "adabelief": 1.0, "yogi": 3.0, "sgd": 20.0, "adahessian": 30.0}
+LR_RATIOS = {"adam": 1.0, "adamw": 1.0, "adabelief": 1.0, "yogi": 3.0, "sgd": 20.0, "adahessian": 30.0, "muon": 1.0,
+             "schedulefree": 2.0, "ademamix": 1.0, "soap": 1.0, "lion": 0.2}  # fmt: skip
 # the defaults of the optimizers in the published tables, for tables, which do not import torch
 OPTIMIZER_SETTINGS: dict[str, dict[str, float]] = {
     "sgd": {"momentum": 0.9},

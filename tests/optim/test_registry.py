@@ -11,7 +11,7 @@ from mecam.optim import OPTIMIZERS, SharpnessAware, create, register
 from tests.optim.flat import batch, closure_for, network
 
 X, Y = batch()
-PLAIN = ["adam", "adamw", "sgd", "yogi", "adabelief", "adahessian"]
+PLAIN = ["adam", "adamw", "sgd", "yogi", "adabelief", "adahessian", "muon", "schedulefree", "ademamix", "soap", "lion"]
 AWARE = ["sam", "asam", "gsam", "gam", "sagm", "fad", "crsam", "fsam", "esam", "looksam", "wsam", "msam", "vasso",
          "stablesam", "disam", "dgsam", "mecam", "thinmecam"]  # fmt: skip
 

@@ -25,6 +25,7 @@ from mecam.optim.gsam import GSAM
 from mecam.optim.looksam import LookSAM
 from mecam.optim.mecam import MeCAM
 from mecam.optim.msam import MSAM
+from mecam.optim.muon import MuonAdamW
 from mecam.optim.sagm import SAGM
 from mecam.optim.sam import SAM
 from mecam.optim.sharpness import SharpnessAware
@@ -90,6 +91,11 @@ OPTIMIZERS: Registry[OptimizerEntry] = Registry(
         _plain("yogi", None, "Adam whose second moment grows slowly.", lr=1e-2, weight_decay=0.0),
         _plain("adabelief", None, "Adam scaled by the surprise in the gradient.", lr=1e-3, weight_decay=0.0),
         _plain("adahessian", None, "Adam scaled by the Hessian diagonal.", lr=1e-1, weight_decay=0.0),
+        _plain("muon", MuonAdamW, "Orthogonal steps for matrices, AdamW for the rest.", lr=5e-5, weight_decay=0.0),
+        _plain("schedulefree", None, "AdamW evaluated at an average of its weights.", lr=1e-4, weight_decay=0.0),
+        _plain("ademamix", None, "AdamW with a second, slow running mean.", lr=5e-5, weight_decay=0.0),
+        _plain("soap", None, "Adam in the eigenbasis of Shampoo's preconditioner.", lr=5e-5, weight_decay=0.0),
+        _plain("lion", None, "The sign of a running mean.", lr=1e-5, weight_decay=0.0),
         *(_sharpness_aware(method, inspect.getmodule(method)) for method in OWN),
         THIN,
     ),
@@ -97,7 +103,17 @@ OPTIMIZERS: Registry[OptimizerEntry] = Registry(
     examples={"curvemecam": "curvature_radius.py", "innermecam": "inner_step.py"},
 )
 find = OPTIMIZERS.find
-FROM_PACKAGE = {"yogi": "Yogi", "adabelief": "AdaBelief", "adahessian": "AdaHessian"}  # pytorch_optimizer
+FROM_PACKAGE = {  # pytorch_optimizer
+    "yogi": "Yogi",
+    "adabelief": "AdaBelief",
+    "adahessian": "AdaHessian",
+    "schedulefree": "ScheduleFreeAdamW",
+    "ademamix": "AdEMAMix",
+    "soap": "SOAP",
+    "lion": "Lion",
+}
+# the protocol's weight decay is coupled to the gradient, as Adam's; the later optimizers keep that of their papers
+DECOUPLED = {"yogi": False, "adabelief": False, "adahessian": False, "ademamix": True}
 
 
 def register(optimizer: type[Kind]) -> type[Kind]:
@@ -133,9 +149,10 @@ def create(name: str, params: ParamsT, *, base: str | BaseOptimizer = "adam", **
     if isinstance(base, str):
         below = _below(name, base)
         check_settings(name, settings, known_settings(name, base=base), below.hyperparameters)
-        # pytorch_optimizer decouples weight decay from the gradient by default; the protocol's is coupled, as Adam's
-        fixed = {"weight_decouple": False} if below.name in FROM_PACKAGE else {}
+        fixed = {"weight_decouple": DECOUPLED[below.name]} if below.name in DECOUPLED else {}
         base, settings = _load(below), {**below.defaults, **fixed, **settings}
+        if entry.sharpness_aware is not None and set(entry.hyperparameters) & set(options_of([base])):
+            base = _as_function(base)  # AdEMAMix has an alpha of its own: the setting is the sharpness-aware one's
     elif entry.sharpness_aware is None:
         raise ValueError(f"base={base!r} is not used: {name} is not sharpness-aware")
     if entry.sharpness_aware is None:
@@ -159,13 +176,20 @@ def _below(name: str, base: str) -> OptimizerEntry:
     return below
 
 
+IN_GROUPS = {"step": 0, "weight_sum": 0.0, "lr_max": -1.0}
+
+
 def clear_state(optimizer: Optimizer) -> None:
     """Clear the moments and step count of the optimizer, or of its base."""
     base: Optimizer = getattr(optimizer, "base_optimizer", optimizer)
     base.state.clear()
     for group in base.param_groups:
-        if "step" in group:  # where pytorch_optimizer counts
-            group["step"] = 0
+        # what pytorch_optimizer keeps there: its count of steps, and the weights in Schedule-Free's average
+        group.update({name: start for name, start in IN_GROUPS.items() if name in group})
+
+
+def _as_function(base: type[Optimizer]) -> BaseOptimizer:
+    return lambda params, **settings: base(params, **settings)
 
 
 def _load(entry: OptimizerEntry) -> type[Optimizer]:

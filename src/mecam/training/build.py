@@ -69,11 +69,23 @@ def check_parts(recipe: Recipe) -> None:
     rates.check(recipe)
     if issubclass(find_optimizer(recipe.optimizer).sharpness_aware or Plain, ByDomain):
         _check_by_domain(recipe)
+    if below_of(recipe) == "schedulefree":
+        _check_schedule_free(recipe)
     if recipe.class_weights != "none":
         _check_class_weights(recipe)
     if recipe.trainable == "head":
         _check_head(recipe)
     finetuning.check(recipe)
+
+
+def _check_schedule_free(recipe: Recipe) -> None:
+    """Refuse what schedulefree replaces."""
+    for name, used in (("averaging", "none"), ("lr_schedule", "constant")):
+        if getattr(recipe, name) != used:
+            raise RecipeError(
+                f"{name}={getattr(recipe, name)} does not fit schedulefree, which averages the weights in place of a "
+                f"schedule and is evaluated at its average; give {name}={used}, or another optimizer or base"
+            )
 
 
 def _check_class_weights(recipe: Recipe) -> None:

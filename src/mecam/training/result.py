@@ -42,7 +42,7 @@ def validate(run: Run, step: int) -> dict[str, Any]:
     unread, run.unread = run.unread, []
     nonfinite.require_none_skipped(unread, run.feed)
     ranks.average(run.trained.buffers())
-    candidate = run.averaging.candidate(run.trained)
+    candidate = run.averaging.candidate(run.trained) or _schedule_free(run)
     with loaded(run.trained, candidate):
         splits = metrics(run, watched_splits(run))
         weights = run.trained.state_dict() if candidate is None else candidate
@@ -55,6 +55,19 @@ def validate(run: Run, step: int) -> dict[str, Any]:
     seen = math.nan if loss.validation is None else loss.validation
     run.best.stopped |= run.averaging.evaluated(step, seen, run.trained)
     return {"step": step, "splits": splits}
+
+
+def _schedule_free(run: Run) -> dict[str, Tensor] | None:
+    """Return the average that a schedule-free optimizer trains, which is not where it takes gradients; else None."""
+    base: Any = run.optimizer.base_optimizer
+    if not (hasattr(base, "eval") and hasattr(base, "train")):
+        return None
+    own = {name: value.clone() for name, value in run.trained.state_dict().items()}
+    base.eval()
+    average = {name: value.clone() for name, value in run.trained.state_dict().items()}
+    base.train()
+    run.trained.load_state_dict(own)  # bit for bit: the way back is rounded
+    return average
 
 
 def finish(run: Run) -> Result:
