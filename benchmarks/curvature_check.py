@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from machine import heading, publish, table
-from mecam.analysis.hessian import Hessian
 from mecam.analysis.objective import Objective, dot, norm
+from mecam.analysis.operators import Counted
 from mecam.analysis.spectrum import eigenpairs, eigenvalues
 from mecam.data.augment import evaluate_transform
 from mecam.data.shapes import shapes
@@ -94,7 +94,7 @@ def row(
 
 
 def dense(double: Objective, _: list[Tensor]) -> tuple[float, float]:
-    values = np.linalg.eigvalsh(Hessian(double).dense())
+    values = np.linalg.eigvalsh(Counted(double).dense())
     return float(values[np.abs(values).argmax()]), 0.0
 
 

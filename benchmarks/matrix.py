@@ -49,10 +49,14 @@ def attempt(combination: tuple[str, str, str]) -> str:
     except RecipeError as refusal:
         return "refused: " + re.sub(rf"(method=)?\b{method}\b", "the method", str(refusal), count=1)
     before = [parameter.clone() for parameter in run.trained.parameters()]
-    for step in range(steps):
-        train_step(run, step)
-        result.validate(run, step)
-    result.finish(run)
+    try:
+        for step in range(steps):
+            train_step(run, step)
+            result.validate(run, step)
+        result.finish(run)
+    except Exception as error:  # of any kind: the other combinations go on
+        cause = error.__cause__ or error
+        return f"FAILED: {method} under {optimizer}: {type(cause).__name__}: {cause}"
     after = list(run.trained.parameters())
     if not all(parameter.isfinite().all() for parameter in after):
         return "FAILED: weights are not finite"
@@ -64,7 +68,7 @@ def attempt(combination: tuple[str, str, str]) -> str:
 def main() -> None:
     options = parse()
     start = time.monotonic()
-    combinations = list(itertools.product(options.methods, options.optimizers, AVERAGINGS))
+    combinations = list(itertools.product(options.methods, options.optimizers, options.averagings))
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         found = dict(zip(combinations, pool.map(attempt, combinations, chunksize=15), strict=True))
     reasons = list(dict.fromkeys(outcome for outcome in found.values() if outcome != TRAINS))
@@ -72,7 +76,7 @@ def main() -> None:
     for method in options.methods:
         cells = []
         for optimizer in options.optimizers:
-            outcomes = [found[method, optimizer, averaging] for averaging in AVERAGINGS]
+            outcomes = [found[method, optimizer, averaging] for averaging in options.averagings]
             marks = ["✓" if outcome == TRAINS else str(reasons.index(outcome) + 1) for outcome in outcomes]
             cells.append(marks[0] if len(set(marks)) == 1 else " ".join(marks))
         rows.append([method, *cells])
@@ -81,7 +85,7 @@ def main() -> None:
     failed = len(found) - trains - refused
     facts = {
         "combinations": f"{len(found)}, of which {trains} train, {refused} are refused with a reason, {failed} fail",
-        "a cell": f"✓ if it trains with all of {', '.join(AVERAGINGS)}; a number refers to the reasons below",
+        "a cell": f"✓ if it trains with all of {', '.join(options.averagings)}; a number refers to the reasons below",
         "time": f"{time.monotonic() - start:.0f} s",
     }
     lines = [*heading("Every method under every optimizer and averaging", "cpu", facts)]
@@ -96,6 +100,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--methods", nargs="+", default=list(METHODS))
     parser.add_argument("--optimizers", nargs="+", default=list(OPTIMIZERS))
+    parser.add_argument("--averagings", nargs="+", default=list(AVERAGINGS))
     parser.add_argument("--out", type=Path)
     return parser.parse_args()
 

@@ -32,6 +32,7 @@ def lines(kind: str | None = None, *, verbose: bool = False) -> list[str]:
     parts = ("methods", "method"), ("optimizers", "optimizer"), ("averagings", "averaging"), ("virtual", "virtual")
     listings: dict[str, Callable[[bool], Iterator[str]]] = {
         **{plural: partial(_registered, part) for plural, part in parts},
+        "measures": _measures,
         "backbones": _backbones,
         "data": _data,
         "profiles": _profiles,
@@ -67,6 +68,13 @@ def _details(part: str, name: str) -> Iterator[str]:
         search = f"; search {hyperparameter.search}" if hyperparameter.search else ""
         default = "not given" if defaults[setting] is None else defaults[setting]
         yield f"{setting} = {default}: {hyperparameter.meaning}; {hyperparameter.allowed}{search}"
+
+
+def _measures(verbose: bool) -> Iterator[str]:  # noqa: ARG001
+    """List the further columns of `mecam curvature --measure`."""
+    from mecam.analysis.measures import MEASURES
+
+    yield from (f"  {name}: {MEASURES.summary(name)}" for name in MEASURES)
 
 
 def _backbones(verbose: bool) -> Iterator[str]:

@@ -221,3 +221,15 @@ def test_weights_that_are_not_finite(runs: dict[str, Path], tmp_path: Path) -> N
     outcome = mecam("landscape", broken.path, "--images", 2, "--steps", 3, "--out", tmp_path)
     assert (outcome.exit_code, outcome.stderr.count("\n")) == (2, 1)
     assert "no loss is finite" in outcome.stderr
+
+
+def test_further_measures_are_columns(runs: dict[str, Path]) -> None:
+    options = ["--images", 6, "--radii", "0.1", "--measure", "average,gaussnewton"]
+    result = mecam("curvature", runs["adam"], *options)
+    assert result.exit_code == 0, result.stderr
+    for words in ("λ(G)", "tr G", "average sharpness", "adaptive average sharpness"):
+        assert words in result.stdout
+    printed = json.loads(mecam("curvature", runs["adam"], *options, "--format", "json").stdout)["runs"]
+    (run,) = printed.values()
+    assert set(run["measures"]) == {"λ(G)", "tr G"}
+    assert len(run["average"]) == len(run["adaptive_average"]) == 1

@@ -200,3 +200,45 @@ def test_plot_writes_a_file_also_of_negative_and_vanishing_values(tmp_path: Path
         "minimum": [curvature(quadratic(torch.eye(2), torch.zeros(2)))],
     }
     assert plot(rows, tmp_path / name).read_bytes().startswith(starts)
+
+
+def test_average_sharpness_of_a_quadratic() -> None:
+    """E ½δᵀAδ is rho² tr A / 2n on the sphere, and rho² Σ xᵢ² Aᵢᵢ / 2 with noise rho x z."""
+    at_both = curvature(quadratic(A, X, constant=2.0), (0.1, 0.5), average=4000).at
+    for at_rho in at_both:
+        on_sphere, scaled = float(A.trace()) / 6, float(X.square() @ A.diagonal()) / 2
+        assert at_rho.average == pytest.approx(at_rho.rho**2 * on_sphere, rel=0.1)
+        assert at_rho.adaptive_average == pytest.approx(at_rho.rho**2 * scaled, rel=0.1)
+    assert at_both[1].average == pytest.approx(25 * at_both[0].average, rel=1e-9)  # type: ignore[operator]
+
+
+def test_average_sharpness_leaves_out_the_slope() -> None:
+    """A direction and its opposite: what is linear in the weights cancels."""
+    steep = Objective(nn.Linear(3, 1, bias=False).double(), lambda out, _: 100 * out.mean(), [(X[None], X[:1])])
+    assert curvature(steep, (0.5,), average=3).at[0].average == pytest.approx(0, abs=1e-9)
+
+
+def test_adaptive_average_sharpness_does_not_change_if_units_are_rescaled() -> None:
+    """10 times the first layer and a tenth of the second are the same ReLU network."""
+    x, y = data()
+
+    def measured(factor: float) -> tuple[float | None, float | None]:
+        with torch.random.fork_rng([]):
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).double()
+        with torch.no_grad():
+            model[0].weight.mul_(factor)
+            model[0].bias.mul_(factor)
+            model[2].weight.div_(factor)
+        found = curvature(Objective(model, F.cross_entropy, [(x, y)]), (0.1,), average=5).at[0]
+        return found.average, found.adaptive_average
+
+    (plain, adaptive), (other_plain, other_adaptive) = measured(1.0), measured(10.0)
+    assert adaptive == pytest.approx(other_adaptive, rel=1e-9)
+    assert plain != pytest.approx(other_plain, rel=0.1)
+
+
+def test_average_sharpness_is_not_measured_unless_asked_for() -> None:
+    found = curvature(quadratic(A, X), (0.1,))
+    assert found.at[0].average is None
+    assert "average" not in found.to_dict()

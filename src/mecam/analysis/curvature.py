@@ -12,6 +12,7 @@ differences.
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from mecam.analysis import spectrum
 from mecam.analysis._figure import new_figure, save
+from mecam.analysis.directions import gaussian
 from mecam.analysis.objective import Objective, norm
 from mecam.optim._passes import VirtualDomain
 from mecam.progress import Event, Progress, silent
@@ -44,6 +46,8 @@ class At:
     meta: float | None = None  # m(θ−δ) − f(θ): the second gap, on a virtual domain
     asam: float | None = None  # f(θ+e) − f(θ), e = rho θ² ∇f / ‖θ ∇f‖
     first_order: float | None = None  # rho ‖∇f(θ + rho n(Hu))‖, about rho times the largest gradient norm within rho
+    average: float | None = None  # E f(θ + rho z/‖z‖) − f(θ), z Gaussian: about rho² tr H / 2n for n weights
+    adaptive_average: float | None = None  # E f(θ + rho θ z) − f(θ): the same if units of a network are rescaled
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,7 @@ def curvature(
     *,
     virtual_domain: VirtualDomain | None = None,
     sharpness: bool = False,
+    average: int = 0,
     progress: Progress = silent,
 ) -> Curvature:
     """Measure the metric by differences at each rho: one pass for f and ∇f, and two forward passes per rho.
@@ -113,6 +118,8 @@ def curvature(
         virtual_domain: adds m(θ−δ) − f(θ), one forward pass per rho.
         sharpness: adds ASAM's and the first-order sharpness: one product with the Hessian, and a forward pass and a
             gradient per rho.
+        average: number of random directions over which to average the rise of the loss, each with its opposite: four
+            forward passes per direction and rho.
         progress: called after each rho.
     """
     if not radii or not all(math.isfinite(rho) and rho > 0 for rho in radii):
@@ -137,13 +144,25 @@ def curvature(
                 meta = objective.value(u, -rho) - f
         asam = objective.value(adaptive, rho) - f if sharpness else None
         first_order = rho * norm(objective.gradient(uphill, rho)) if sharpness else None
-        return At(rho, plus, minus, numerator, signed, abs(signed), signed / rho**2, meta, asam, first_order)
+        averages = _averages(objective, f, rho, average) if average else (None, None)
+        return At(rho, plus, minus, numerator, signed, abs(signed), signed / rho**2, meta, asam, first_order, *averages)
 
     values = []
     for rho in radii:
         values.append(at(float(rho)))
         progress(Event("curvature", len(values), len(radii), "radii"))
     return Curvature(f, length, tuple(values), **objective.facts())
+
+
+def _averages(objective: Objective, f: float, rho: float, count: int) -> tuple[float, float]:
+    """Return the mean rise along random directions and their opposites: of length rho, and with noise rho θ z."""
+    rises: list[list[float]] = []
+    for seed in range(count):
+        z = gaussian(objective.parameters, torch.Generator().manual_seed(seed))
+        ways = _unit(z), list(torch._foreach_mul(objective.parameters, z))
+        rises.append([objective.value(way, rho) / 2 + objective.value(way, -rho) / 2 - f for way in ways])
+    plain, scaled = (statistics.fmean(column) for column in zip(*rises, strict=True))
+    return plain, scaled
 
 
 def exact(objective: Objective, *, tolerance: float = 1e-3, seed: int = 0, progress: Progress = silent) -> Exact:

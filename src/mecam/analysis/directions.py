@@ -50,6 +50,11 @@ def random_directions(
     return drawn
 
 
+def gaussian(parameters: Sequence[Tensor], generator: torch.Generator) -> list[Tensor]:
+    """Return independent standard normal numbers, drawn in float64: of one seed, the same in every precision."""
+    return [torch.randn(p.shape, generator=generator, dtype=torch.float64).to(p.device, p.dtype) for p in parameters]
+
+
 @dataclass(frozen=True)
 class Plane:
     """The plane through three networks: the first is the origin, the second on the x axis, the third above or below it.

@@ -15,6 +15,7 @@ from mecam.analysis import compare_landscapes, table5, tracked
 from mecam.analysis import curvature as curvatures
 from mecam.analysis import spectrum as spectra
 from mecam.analysis._figure import check_ending
+from mecam.analysis.measures import Measure, find_all, further
 from mecam.analysis.runs import objective_of, virtual_domain_of
 from mecam.analysis.tracked import Record, Summary
 from mecam.benchmark import results as benchmarks
@@ -30,6 +31,7 @@ TRACKING = "tracking.jsonl"  # there too, of a run that was trained with track=k
 # by default, for a spectrum: a product takes 1.6 ms per image on one core (resnet8), and a density takes 130 of them
 SPECTRUM_IMAGES = 512
 STEPS, REPEATS = 30, 3  # of a density
+DIRECTIONS = 8  # of an average sharpness
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class Curvatures:
             result, recipe = one.result, one.result.recipe
             place = {"run": str(result.path), "data": result.data, "target": recipe.target, "seed": recipe.seed}
             training = {"training": self.summaries[name].to_dict()} if name in self.summaries else {}
-            runs[name] = {**place, **one.curvature.to_dict(one.exact), **training}
+            measures = {"measures": one.further} if one.further else {}
+            runs[name] = {**place, **one.curvature.to_dict(one.exact), **measures, **training}
         return {"rows": rows, "runs": runs, "notes": list(self.notes)}
 
 
@@ -72,6 +75,7 @@ def curvature(
     split: str = "train",
     exact: bool = False,
     sharpness: bool = False,
+    measure: str | Sequence[str] = (),
     images: int | None = None,
     double: bool = False,
     compare: str | None = None,
@@ -83,6 +87,8 @@ def curvature(
 ) -> Curvatures:
     """Measure runs; each run's curvature also goes to its folder, for the web page.
 
+    `measure` names further columns (mecam.analysis.measures).
+
     A records file in place of runs gives what `mecam bench --measure` measured; other options do not apply to it.
     Runs that were tracked while training get a summary of their records; with `plot`, also a figure of them.
     """
@@ -90,6 +96,7 @@ def curvature(
         raise ValueError(f"compare={compare!r} is not supported; use 'paper'")
     if plot is not None:
         check_ending(plot)
+    measures = find_all(measure) if measure else []
     if len(runs) == 1 and runs[0].is_file():
         measured, failed = _recorded(runs[0], split)
         chosen = {name: one.result for name, one in measured.items()}
@@ -98,7 +105,7 @@ def curvature(
         chosen = table5.named(results)
         dtype = torch.float64 if double else torch.float32
         options = {"limit": images, "dtype": dtype, "device": find_machine(device).device, "data": data}
-        measured, failed = _measured(chosen, split, radii, exact, sharpness, options, progress)
+        measured, failed = _measured(chosen, split, radii, exact, sharpness, measures, options, progress)
         failed = [*left_out, *failed]
     rows = (table5.single if per_run else table5.grouped)(list(measured.values()), compare=compare == "paper")
     histories = {name: records for name, result in chosen.items() if (records := _tracked(result.path))}
@@ -134,10 +141,12 @@ def _measured(
     radii: Sequence[float],
     exact: bool,
     sharpness: bool,
+    measures: Sequence[Measure],
     options: Mapping[str, Any],
     progress: Progress,
 ) -> tuple[dict[str, table5.Measured], list[str]]:
     """Measure each run and write its curvature.json; return what is wrong with those that cannot be measured."""
+    average = DIRECTIONS if any(measure.name == "average" for measure in measures) else 0
     measured: dict[str, table5.Measured] = {}
     errors: dict[str, RunError] = {}
     for name, result in runs.items():
@@ -147,14 +156,16 @@ def _measured(
             with arithmetic_errors(result.path):
                 report = named(progress, name)
                 curve = curvatures.curvature(
-                    objective, radii, virtual_domain=domain, sharpness=sharpness, progress=report
+                    objective, radii, virtual_domain=domain, sharpness=sharpness, average=average, progress=report
                 )
                 eigenvalue = curvatures.exact(objective, progress=report) if exact else None
+                columns = further(objective, measures, report)
         except RunError as error:
             errors[name] = error
             continue
-        write_atomic(result.path / CURVATURE, json.dumps(curve.to_dict(eigenvalue), indent=2).encode())
-        measured[name] = table5.Measured(result, curve, eigenvalue)
+        content = {**curve.to_dict(eigenvalue), **({"measures": columns} if columns else {})}
+        write_atomic(result.path / CURVATURE, json.dumps(content, indent=2).encode())
+        measured[name] = table5.Measured(result, curve, eigenvalue, columns)
     if not measured:
         raise next(iter(errors.values()))
     return measured, [f"{name} is left out: {error}" for name, error in errors.items()]
@@ -166,6 +177,7 @@ def spectrum(
     split: str,
     top: int,
     draws: int,
+    sketch: int,
     density: Path | None,
     images: int | None,
     device: str,
@@ -184,7 +196,7 @@ def spectrum(
     )
     with arithmetic_errors(run):
         values = spectra.eigenvalues(objective, top, progress=progress)
-        trace = spectra.trace(objective, draws=draws, progress=progress)
+        trace = spectra.trace(objective, draws=draws, sketch=sketch, progress=progress)
         lines = [
             f"Hessian of {values.parameters:,} weights over {_sample(values.samples, split, images, SPECTRUM_IMAGES)}",
             f"eigenvalues of the largest magnitude: {', '.join(f'{value:.4g}' for value in values.values)} "

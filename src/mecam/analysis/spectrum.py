@@ -1,7 +1,8 @@
-"""Compute outermost eigenvalues, trace and density of the Hessian, from Hessian-vector products alone.
+"""Compute outermost eigenvalues, trace and density of a symmetric matrix, from its products with vectors alone.
 
-Eigenvalues come from SciPy's ARPACK, the Lanczos quadrature of the density from curvlinops. `largest` needs neither: a
-Lanczos iteration on the device that stops as soon as one eigenvalue has converged.
+The matrix is an operator (mecam.analysis.operators), or the Hessian of an objective. Eigenvalues come from SciPy's
+ARPACK, the Lanczos quadrature of the density from curvlinops. `largest` needs neither: a Lanczos iteration on the
+device that stops as soon as one eigenvalue has converged.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import torch
 from torch import Tensor
 
 from mecam.analysis._figure import new_figure, save
-from mecam.analysis.hessian import Array, Hessian
 from mecam.analysis.objective import Objective
+from mecam.analysis.operators import Array, Counted, Operator, curvlinops
 from mecam.progress import Progress, silent
 
 End = Literal["magnitude", "highest", "lowest", "both"]
@@ -29,7 +30,7 @@ class Spectral:
     """What a result was computed from."""
 
     seed: int
-    products: int  # Hessian-vector products; each is a pass over the data
+    products: int  # with vectors; each is a pass over the data
     parameters: int
     data: str
     samples: int
@@ -38,7 +39,7 @@ class Spectral:
 
 @dataclass(frozen=True, kw_only=True)
 class Eigenvalues(Spectral):
-    """Some eigenvalues of the Hessian, in units of the loss over squared weights."""
+    """Some eigenvalues; of a Hessian, in units of the loss over squared weights."""
 
     values: tuple[float, ...]  # by falling magnitude
     end: End  # of the spectrum
@@ -47,11 +48,12 @@ class Eigenvalues(Spectral):
 
 @dataclass(frozen=True, kw_only=True)
 class Trace(Spectral):
-    """Hutchinson's estimate of the trace: the mean of zᵀHz over random signs z."""
+    """An estimate of the trace."""
 
     estimate: float
     standard_error: float
     draws: int
+    sketch: int  # dimensions whose part is exact
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,13 +66,13 @@ class Density(Spectral):
     repeats: int  # random starts averaged over
 
 
-def eigenvalues(objective: Objective, k: int = 1, **options: Any) -> Eigenvalues:
+def eigenvalues(of: Objective | Operator, k: int = 1, **options: Any) -> Eigenvalues:
     """Return the k outermost eigenvalues; the options are those of `eigenpairs`."""
-    return eigenpairs(objective, k, **options)[0]
+    return eigenpairs(of, k, **options)[0]
 
 
 def eigenpairs(
-    objective: Objective,
+    of: Objective | Operator,
     k: int = 1,
     *,
     end: End = "magnitude",
@@ -86,22 +88,22 @@ def eigenpairs(
     """
     if end not in ENDS:
         raise ValueError(f"end={end!r} is not allowed; it must be one of {', '.join(ENDS)}")
-    hessian = Hessian(objective, progress, "eigenvalues")
-    size = hessian.shape[0]
+    matrix = Counted(of, progress, "eigenvalues")
+    size = matrix.shape[0]
     if not 1 <= k <= size:
         raise ValueError(f"k={k} is not allowed; it must be 1 to {size}")
     if k == size:  # which ARPACK refuses
-        values, vectors = np.linalg.eigh(hessian.dense())
+        values, vectors = np.linalg.eigh(matrix.dense())
     else:
-        values, vectors = _by_arpack(hessian, k, end, tolerance, seed)
+        values, vectors = _by_arpack(matrix, k, end, tolerance, seed)
     order = np.argsort(-np.abs(values), kind="stable")
-    facts = hessian.facts()
+    facts = matrix.facts()
     result = Eigenvalues(values=tuple(values[order].tolist()), end=end, tolerance=tolerance, seed=seed, **facts)
-    return result, [hessian.split(hessian.from_host(vectors[:, column])) for column in order]
+    return result, [matrix.split(matrix.from_host(vectors[:, column])) for column in order]
 
 
 def largest(
-    objective: Objective, *, tolerance: float = 1e-2, most: int = 40, seed: int = 0, progress: Progress = silent
+    of: Objective | Operator, *, tolerance: float = 1e-2, most: int = 40, seed: int = 0, progress: Progress = silent
 ) -> Eigenvalues:
     """Return the eigenvalue of largest magnitude, by Lanczos with full reorthogonalisation.
 
@@ -114,13 +116,13 @@ def largest(
     """
     if most < 1:
         raise ValueError(f"most={most} is not allowed; it must be at least 1")
-    hessian = Hessian(objective, progress, "eigenvalue")
-    start = hessian.from_host(hessian.start(seed))
+    matrix = Counted(of, progress, "eigenvalue")
+    start = matrix.from_host(matrix.start(seed))
     basis = [start / float(start.norm())]
     diagonal: list[float] = []
     beside: list[float] = []
     while True:
-        w = hessian @ basis[-1]
+        w = matrix @ basis[-1]
         diagonal.append(float(w @ basis[-1]))
         for _ in range(2):  # twice, for what rounding left
             for q in basis:
@@ -129,30 +131,59 @@ def largest(
         values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1))
         place = int(np.argmax(np.abs(values)))
         value, residual = float(values[place]), length * abs(float(vectors[-1, place]))
-        if residual <= tolerance * abs(value) or len(diagonal) == min(most, hessian.shape[0]):
+        if residual <= tolerance * abs(value) or len(diagonal) == min(most, matrix.shape[0]):
             reached = max(tolerance, residual / abs(value)) if value else tolerance
-            return Eigenvalues(values=(value,), end="magnitude", tolerance=reached, seed=seed, **hessian.facts())
+            return Eigenvalues(values=(value,), end="magnitude", tolerance=reached, seed=seed, **matrix.facts())
         beside.append(length)
         basis.append(w / length)
 
 
-def trace(objective: Objective, *, draws: int = 32, seed: int = 0, progress: Progress = silent) -> Trace:
-    """Estimate tr H = E zᵀHz, z of independent random signs, with one product per draw."""
+def trace(
+    of: Objective | Operator, *, draws: int = 32, sketch: int = 0, seed: int = 0, progress: Progress = silent
+) -> Trace:
+    """Estimate the trace from products with vectors z of random signs (Hutchinson).
+
+        tr A = E zᵀAz
+        tr A = tr QᵀAQ + E zᵀPAPz,   P = I − QQᵀ        with a sketch: Hutch++ (Meyer et al., 2021)
+
+    Q is an orthonormal basis of A times `sketch` vectors of random signs: it holds most of the largest eigenvalues,
+    whose part is then exact. A few eigenvalues far above the others are usual in Hessians of networks.
+
+    Args:
+        draws: vectors in the mean, with one product each.
+        sketch: columns of Q, with two products and two vectors of the size of the network each.
+    """
     if draws < 2:
         raise ValueError(f"draws={draws} is not allowed; a standard error needs at least 2")
-    hessian = Hessian(objective, progress, "trace", draws)
+    operator = Counted(of, progress, "trace", draws + 2 * sketch)
+    size = operator.shape[0]
+    if not 0 <= sketch <= size:
+        raise ValueError(f"sketch={sketch} is not allowed; it must be 0 to {size}")
     generator = torch.Generator().manual_seed(seed)
+
+    def signs() -> Tensor:
+        drawn = torch.randint(0, 2, (size,), generator=generator).mul_(2).sub_(1)
+        return drawn.to(operator.device, operator.dtype)
+
+    def form(z: Tensor) -> float:
+        return float((z.double() * (operator @ z).double()).sum())
+
+    q = torch.zeros(size, 0, device=operator.device, dtype=operator.dtype)
+    if sketch:
+        q = torch.linalg.qr(torch.stack([operator @ signs() for _ in range(sketch)], dim=1))[0]
+    inside = sum(form(column) for column in q.T)
     values = []
     for _ in range(draws):
-        signs = torch.randint(0, 2, hessian.shape[:1], generator=generator).mul_(2).sub_(1)
-        z = signs.to(hessian.device, hessian.dtype)
-        values.append(float((z.double() * (hessian @ z).double()).sum()))
+        z = signs()
+        values.append(form(z - q @ (q.T @ z)))
     error = float(np.std(values, ddof=1)) / math.sqrt(draws)
-    return Trace(estimate=float(np.mean(values)), standard_error=error, draws=draws, seed=seed, **hessian.facts())
+    estimate = inside + float(np.mean(values))
+    facts = {"draws": draws, "sketch": sketch, "seed": seed, **operator.facts()}
+    return Trace(estimate=estimate, standard_error=error, **facts)
 
 
 def density(
-    objective: Objective,
+    of: Objective | Operator,
     *,
     steps: int = 50,
     repeats: int = 4,
@@ -161,25 +192,24 @@ def density(
     progress: Progress = silent,
 ) -> Density:
     """Return the spectral density by stochastic Lanczos quadrature, with Gaussians as wide as a step's resolution."""
-    try:
-        from curvlinops.papyan2020traces.spectrum import fast_lanczos, lanczos_approximate_spectrum_from_iter
-    except Exception as error:  # a broken installation fails in other ways than by ImportError
-        raise ImportError(f"a density needs curvlinops (pip install 'mecam[analysis]'): {error}") from error
+    curvlinops()
+    from curvlinops.papyan2020traces.spectrum import fast_lanczos, lanczos_approximate_spectrum_from_iter
+
     if steps < 2 or repeats < 1:
         raise ValueError(f"steps={steps} and repeats={repeats}; at least 2 steps and 1 repeat are needed")
-    hessian = Hessian(objective, progress, "density", steps * repeats + 1)
-    if hessian.is_zero(seed):
+    matrix = Counted(of, progress, "density", steps * repeats + 1)
+    if matrix.is_zero(seed):
         raise ValueError("every eigenvalue is 0: there is no density to draw")
-    steps = min(steps, hessian.shape[0])
-    devices = [hessian.device] if hessian.device.type == "cuda" else []
+    steps = min(steps, matrix.shape[0])
+    devices = [matrix.device] if matrix.device.type == "cuda" else []
     with torch.random.fork_rng(devices):  # curvlinops draws its starts from torch's global generators
         torch.manual_seed(seed)
-        runs = [fast_lanczos(hessian, steps) for _ in range(repeats)]  # nodes and eigenvectors of each
+        runs = [fast_lanczos(matrix, steps) for _ in range(repeats)]  # nodes and eigenvectors of each
     # the outermost nodes converge first: they are the ends of the spectrum, without products of their own
     ends = min(float(nodes.min()) for nodes, _ in runs), max(float(nodes.max()) for nodes, _ in runs)
     smoothed = [lanczos_approximate_spectrum_from_iter(run, ends, points, kappa=3.0, margin=0.05) for run in runs]
     grid, mean = smoothed[0][0].tolist(), torch.stack([share for _, share in smoothed]).mean(0).tolist()
-    facts = hessian.facts()
+    facts = matrix.facts()
     return Density(grid=tuple(grid), density=tuple(mean), steps=steps, repeats=repeats, seed=seed, **facts)
 
 
@@ -197,20 +227,20 @@ def plot(spectrum: Density, path: Path | str) -> Path:
     return save(figure, path)
 
 
-def _by_arpack(hessian: Hessian, k: int, end: End, tolerance: float, seed: int) -> tuple[Array, Array]:
+def _by_arpack(matrix: Counted, k: int, end: End, tolerance: float, seed: int) -> tuple[Array, Array]:
     # scipy.sparse is slow to import
     from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
 
-    dtype = np.float64 if hessian.dtype == torch.float64 else np.float32
-    operator = LinearOperator(hessian.shape, matvec=hessian.on_host, dtype=dtype)
-    if hessian.is_zero(seed):  # which ARPACK refuses
-        return np.zeros(k), np.eye(hessian.shape[0], k)
+    dtype = np.float64 if matrix.dtype == torch.float64 else np.float32
+    operator = LinearOperator(matrix.shape, matvec=matrix.on_host, dtype=dtype)
+    if matrix.is_zero(seed):  # which ARPACK refuses
+        return np.zeros(k), np.eye(matrix.shape[0], k)
     try:
-        values, vectors = eigsh(operator, k, which=ENDS[end], v0=hessian.start(seed).astype(dtype), tol=tolerance)
+        values, vectors = eigsh(operator, k, which=ENDS[end], v0=matrix.start(seed).astype(dtype), tol=tolerance)
     except ArpackNoConvergence as error:
         raise ArithmeticError(
             f"{len(error.eigenvalues)} of {k} eigenvalues reached a tolerance of {tolerance:g} in "
-            f"{hessian.products} products; take a larger tolerance, fewer of them, or float64"
+            f"{matrix.products} products; take a larger tolerance, fewer of them, or float64"
         ) from error
     except ArpackError as error:
         raise ArithmeticError(f"the eigenvalues cannot be computed: {error}") from error

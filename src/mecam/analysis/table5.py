@@ -29,6 +29,8 @@ BLOCKS = {  # entries of At, with their titles; those without any value are left
     "meta": "m(θ−δ) − f(θ), on the virtual domain",
     "asam": "ASAM's sharpness",
     "first_order": "first-order sharpness",
+    "average": "average sharpness: mean rise in random directions of length rho",
+    "adaptive_average": "adaptive average sharpness: mean rise with noise of rho times each weight",
 }
 METRIC = "curvature"
 SPREAD = "Cells are means ± standard deviations over the runs of a row (targets and seeds)."
@@ -43,6 +45,7 @@ class Measured:
     result: Result
     curvature: Curvature
     exact: Exact | None = None
+    further: Mapping[str, float] = field(default_factory=dict)  # by column: mecam.analysis.measures
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class Row:
     results: Sequence[Result] = ()  # where they come from, in the order of `runs`
     key: tables.Key | None = None  # the row of `mecam table` that they belong to
     published: Mapping[str, Mapping[float, float]] = field(default_factory=dict)  # C by algorithm and rho
+    further: Sequence[Mapping[str, float]] = ()  # by column, of each run
 
     @property
     def radii(self) -> list[float]:
@@ -63,6 +67,10 @@ class Row:
         """Return the mean and spread of an entry of Curvature, or of At at this rho."""
         among: Iterable[Any] = self.runs if rho is None else (at for run in self.runs for at in run.at if at.rho == rho)
         return spread(getattr(one, entry) for one in among)
+
+    def column(self, name: str) -> Spread:
+        """Return the mean and spread of a further measure."""
+        return spread(values.get(name) for values in self.further)
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything for JSON, a list over rho for each column; a number that is not finite is None."""
@@ -88,6 +96,7 @@ class Row:
             "rho": self.radii,
             **columns,
             **(exact if self.exacts else {}),
+            **{column: self.column(column).to_dict() for column in further_columns([self])},
             "published": {name: [values.get(rho) for rho in self.radii] for name, values in self.published.items()},
         }
 
@@ -217,7 +226,13 @@ def _row(measured: Sequence[Measured], key: tables.Key, compare: bool) -> Row:
         [one.result for one in measured],
         key,
         paper.curvature_beside(key) if compare else {},
+        [one.further for one in measured],
     )
+
+
+def further_columns(rows: Iterable[Row]) -> list[str]:
+    """Return the columns of further measures that the rows have."""
+    return list(dict.fromkeys(name for row in rows for values in row.further for name in values))
 
 
 def _everywhere(rows: Mapping[str, Row]) -> list[At]:
@@ -225,12 +240,14 @@ def _everywhere(rows: Mapping[str, Row]) -> list[At]:
 
 
 def _facts(rows: Mapping[str, Row]) -> str:
-    lines = [["", "runs", "f", "‖∇f‖", "largest eigenvalue", "|λ|/(‖∇f‖²+1)", "data", "samples", "dtype"]]
+    further = further_columns(rows.values())
+    lines = [["", "runs", "f", "‖∇f‖", "largest eigenvalue", "|λ|/(‖∇f‖²+1)", *further, "data", "samples", "dtype"]]
     several = any(len(row.runs) > 1 for row in rows.values())
     for name, row in rows.items():
         first, samples = row.runs[0], sorted({run.samples for run in row.runs})
         numbers = [row.spread("loss"), row.spread("gradient_norm")]
         numbers += [spread(one.eigenvalue for one in row.exacts), spread(one.curvature for one in row.exacts)]
+        numbers += [row.column(name) for name in further]
         count, sizes = str(len(row.runs)) if several else "", " to ".join(map(str, samples[:: len(samples) - 1 or 1]))
         lines.append([name, count, *map(str, numbers), first.data, sizes, first.dtype])
     return _aligned(lines)

@@ -17,6 +17,7 @@ from mecam.progress import no_lines, shown
     "mecam curvature results --compare paper",
     "mecam curvature results/RUN results/OTHER --plot curvature.svg",
     "mecam curvature model --split validation --exact --double --images 200",
+    "mecam curvature model --measure average,trace,gaussnewton --images 200",
 )
 def curvature(
     runs: RunArguments,
@@ -24,6 +25,7 @@ def curvature(
     radii: Annotated[str, typer.Option(help="Comma-separated radii rho.")] = "0.01,0.05,0.1,0.2,0.5",
     exact: Annotated[bool, typer.Option("--exact", help="Add the largest eigenvalue of the Hessian.")] = False,
     sharpness: Annotated[bool, typer.Option("--sharpness", help="Add ASAM's and first-order sharpness.")] = False,
+    measure: Annotated[str | None, typer.Option(help="Further columns, comma-separated: mecam list measures.")] = None,
     images: Images = None,
     double: Annotated[bool, typer.Option("--double", help="Compute in float64.")] = False,
     compare: Annotated[str | None, typer.Option(help="paper: print the published Table 5 below our rows.")] = None,
@@ -47,8 +49,8 @@ def curvature(
 
     with shown(lines=no_lines) as progress:
         curvatures = curvature(
-            runs, numbers, split=split, exact=exact, sharpness=sharpness, images=images, double=double,
-            compare=compare, per_run=per_run, plot=plot, data=data, device=device, progress=progress,
+            runs, numbers, split=split, exact=exact, sharpness=sharpness, measure=measure or (), images=images,
+            double=double, compare=compare, per_run=per_run, plot=plot, data=data, device=device, progress=progress,
         )  # fmt: skip
     print(json.dumps(curvatures.to_dict(), indent=2) if format == "json" else curvatures.text())
 
@@ -59,6 +61,7 @@ def spectrum(
     split: Split = "train",
     top: Annotated[int, typer.Option(help="Number of eigenvalues, of largest magnitude.")] = 5,
     draws: Annotated[int, typer.Option(help="Random vectors for the trace estimate.")] = 16,
+    sketch: Annotated[int, typer.Option(help="Dimensions in which the trace is exact (Hutch++); 0 for none.")] = 0,
     density: Annotated[Path | None, typer.Option(help="Figure of the spectral density to write (.png, ...).")] = None,
     images: Images = None,
     data: RunData = None,
@@ -70,9 +73,9 @@ def spectrum(
     """
     from mecam.analysis.measure import spectrum
 
-    options: dict[str, Any] = {"top": top, "draws": draws, "density": density, "images": images, "data": data}
+    options: dict[str, Any] = {"top": top, "draws": draws, "sketch": sketch, "density": density, "images": images}
     with shown(lines=no_lines) as progress:
-        lines = spectrum(run, split=split, device=device, progress=progress, **options)
+        lines = spectrum(run, split=split, data=data, device=device, progress=progress, **options)
     print("\n".join(lines))
 
 
