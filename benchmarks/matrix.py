@@ -30,7 +30,7 @@ from mecam.training.run import Run
 from mecam.training.step import train_step
 
 TRAINS = "trains"
-STEPS = {"soap": 4}  # its first step moves nothing, and DANN's discriminator takes every second step
+STEPS = {"soap": 5}  # its first step moves nothing, and ADRMX's network trains in every third step
 SMALL = {"target": "sketch", "batch": 4, "image_size": 16, "evaluate_every": 1, "selection": "last"}
 DATA = shapes(per_class=4)
 

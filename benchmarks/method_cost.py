@@ -1,11 +1,12 @@
-"""Measure a step of each method, relative to a step of ERM on the same batch.
+"""Measure a step of each method, and of MSAM, relative to a step of ERM under Adam on the same batch.
 
-    python benchmarks/method_cost.py
+    python benchmarks/method_cost.py --out benchmarks/results/method_cost.md
     python benchmarks/method_cost.py --device cuda --backbone resnet50 --image-size 224
 
-Steps are those of the training loop, under Adam, on one prepared batch, in the order ERM, a method, ERM. The method's
-ratio in a round is its time over the mean of the two. DANN and CDANN, whose network trains in every second step, are
-timed over pairs of steps. The limit for single-pass methods is 1.3; the table names why other methods take more passes.
+Steps are those of the training loop, on one prepared batch, in the order ERM, a method, ERM. The method's ratio in a
+round is its time over the mean of the two: processor time on a CPU, which other programs change little. DANN and CDANN,
+whose network trains in every second step, are timed over pairs of steps. The limit is 1.1 for a method of one pass, and
+1.05 for MSAM; the table names why other methods take more.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ import torch
 from end_to_end import Noise, Still, synchronize
 from machine import heading, publish, table
 from mecam.methods import METHODS
+from mecam.optim import OPTIMIZERS
 from mecam.recipe import Recipe
 from mecam.training.machine import find_machine
 from mecam.training.run import Run
 from mecam.training.step import train_step
 
-BAR = 1.3
+BAR = 1.1
+BARS = {"msam": 1.05}
 MORE = {
     "arm": "a context network on every image",
     "miro": "a second forward through the frozen network",
@@ -34,6 +37,10 @@ MORE = {
     "mdsdi": "two featurizers, and inner steps",
     "andmask": "a backward for each domain",
     "sandmask": "a backward for each domain",
+    "iga": "second derivatives of the network",
+    "transfer": "a backward for each of two gradients",
+    "selfreg": "a projector on the features",
+    "adrmx": "two featurizers",
 }
 
 
@@ -48,11 +55,11 @@ def main() -> None:
             train_step(run, step), train_step(erm, step)
         ratios = []
         for _ in range(options.rounds):
-            before, taken, after = (seconds(each, options.burst) for each in (erm, run, erm))
+            before, taken, after = (seconds(each, options) for each in (erm, run, erm))
             ratios.append(2 * taken / (before + after))
         ratios.sort()
         middle = statistics.median(ratios)
-        verdict = MORE.get(name) or ("within the bar" if middle <= BAR else "OVER THE BAR")
+        verdict = MORE.get(name) or ("within the bar" if middle <= BARS.get(name, BAR) else "OVER THE BAR")
         quartiles = f"{ratios[len(ratios) // 4]:.2f} to {ratios[-1 - len(ratios) // 4]:.2f}"
         rows.append([name, f"{middle:.2f}", quartiles, verdict])
     images = options.batch * 3
@@ -61,32 +68,35 @@ def main() -> None:
         f"batch norm {'frozen' if options.frozen_bn else 'live'}",
         "repeats": f"{options.rounds} rounds of {options.burst} steps",
     }
-    header = ["method", "ratio to ERM", "quartiles", ""]
+    header = ["method or optimizer", "ratio to ERM", "quartiles", ""]
     publish([*heading("Cost of a step, in ERM steps", options.device, facts), *table(header, rows)], options.out)
 
 
 def build(name: str, data: Noise, options: argparse.Namespace) -> Run:
     values = {"backbone": options.backbone, "image_size": options.image_size, "batch": options.batch}
+    kind = "method" if name in METHODS else "optimizer"
     values |= {"freeze_bn": True} if options.frozen_bn else {}
-    recipe = Recipe(**{"data": "noise", "target": "a", "method": name, "steps": 10**6, **values})
+    recipe = Recipe(**{"data": "noise", "target": "a", kind: name, "steps": 10**6, **values})
     run = Run(recipe, find_machine(options.device), data)
     run.feed = Still(run.feed)  # type: ignore[assignment]
     return run
 
 
-def seconds(run: Run, steps: int) -> float:
+def seconds(run: Run, options: argparse.Namespace) -> float:
     """Return seconds per step, from step 2 on; an even number trains network and discriminator equally often."""
+    clock = time.process_time if options.device == "cpu" else time.perf_counter
     synchronize(run)
-    start = time.perf_counter()
-    for step in range(2, 2 + steps):
+    start = clock()
+    for step in range(2, 2 + options.burst):
         train_step(run, step)
     synchronize(run)
-    return (time.perf_counter() - start) / steps
+    return (clock() - start) / options.burst
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--methods", nargs="+", default=[name for name in METHODS if name != "erm"])
+    everything = [*(name for name in METHODS if name != "erm"), "msam"]
+    parser.add_argument("--methods", nargs="+", choices=[*METHODS, *OPTIMIZERS], default=everything)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--backbone", default="resnet18")
     parser.add_argument("--image-size", type=int, default=64)

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mecam.methods import Batch, Setting
-from mecam.methods.adrmx import ADRMX, Disentangled
+from mecam.methods.adrmx import ADRMX, Disentangled, _contrast
 from mecam.models.network import Network
 from tests.methods.gradients import assert_same_gradient
 
@@ -67,3 +67,16 @@ def test_loss_and_gradient(network: Network, batch: Batch, setting: Setting) -> 
 
 def test_turns() -> None:
     assert [ADRMX(k=2).declines(step) for step in range(6)] == [True, False, True, True, False, True]
+
+
+def test_the_contrast_has_second_derivatives_where_the_difference_is_zero() -> None:
+    """At the start both featurizers are equal, and AdaHessian differentiates twice."""
+    z = torch.zeros(4, 5, dtype=torch.float64)
+    z[2:] = torch.randn(2, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    z.requires_grad_()
+    loss = _contrast(z, torch.tensor([0, 1, 0, 1]))
+    (slope,) = torch.autograd.grad(loss, z, create_graph=True)
+    (second,) = torch.autograd.grad(slope.square().sum(), z)
+    assert slope.isfinite().all()
+    assert second.isfinite().all()
+    assert slope[2:].any()

@@ -136,7 +136,9 @@ def _nonlinear(features: int, outputs: int) -> nn.Sequential:
 
 def _contrast(z: Tensor, labels: Tensor) -> Tensor:
     """Return the supervised contrastive loss of the images whose class another image of the batch has."""
-    z = F.normalize(z)
+    length = z.square().sum(1, keepdim=True)
+    there = length > 0  # both networks start from the same weights, so u starts at 0, where F.normalize has no Hessian
+    z = torch.where(there, z * torch.where(there, length, 1).rsqrt(), 0)
     alone = torch.eye(len(z), dtype=torch.bool, device=z.device)
     log_shares = (z @ z.T / TEMPERATURE).masked_fill(alone, -torch.inf).log_softmax(1).masked_fill(alone, 0)
     positive = (labels[:, None] == labels) & ~alone
