@@ -11,6 +11,7 @@ import typer
 from mkdocs.structure.files import File, Files
 
 from mecam import listing
+from mecam.analysis.measures import MEASURES
 from mecam.benchmark.settings import registry
 from mecam.cli import app
 from mecam.recipe import Recipe
@@ -107,6 +108,14 @@ def averagings() -> Iterator[str]:
     yield from _each("averaging")
 
 
+def measures() -> Iterator[str]:
+    """Every further column of mecam curvature."""
+    yield from opening("Measures", "the further columns of `mecam curvature --measure`", "list measures")
+    rows = ((f"`{name}`", plain(MEASURES.summary(name)), ", ".join(each.columns)) for name, each in MEASURES.items())
+    yield from table(("measure", "", "columns"), rows)
+    yield "\nSources, cost and use: [the instruments](../instruments.md#further-measures)."
+
+
 def backbones() -> Iterator[str]:
     """Every backbone."""
     yield from opening("Backbones", "a network's size and weights", "list backbones --verbose")
@@ -116,7 +125,7 @@ def backbones() -> Iterator[str]:
     yield "[adding a backbone](../adding/backbone.md)."
 
 
-PAGES = {each.__name__: each for each in (commands, recipe, optimizers, methods, virtual, averagings, backbones)}
+PAGES = {each.__name__: each for each in (commands, recipe, optimizers, methods, virtual, averagings, measures, backbones)}
 
 
 def _each(part: str) -> Iterator[str]:
