@@ -125,7 +125,9 @@ def backbones() -> Iterator[str]:
     yield "[adding a backbone](../adding/backbone.md)."
 
 
-PAGES = {each.__name__: each for each in (commands, recipe, optimizers, methods, virtual, averagings, measures, backbones)}
+PAGES = {
+    each.__name__: each for each in (commands, recipe, optimizers, methods, virtual, averagings, measures, backbones)
+}
 
 
 def _each(part: str) -> Iterator[str]:

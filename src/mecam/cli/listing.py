@@ -14,7 +14,7 @@ def list_(
     kind: Annotated[
         str | None,
         typer.Argument(
-            help="methods, optimizers, averagings, virtual, measures, backbones, data, profiles or recipe. Default: all."
+            help="methods, optimizers, averagings, virtual, measures, backbones, data, profiles, recipe. Default: all."
         ),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Include hyperparameters, sizes and sources.")] = False,
