@@ -33,11 +33,7 @@ def join(device: torch.device) -> None:
 
 
 def average(tensors: Iterable[Tensor | None]) -> None:
-    """Replace each tensor by its mean over the processes, with one exchange per dtype.
-
-    Gradients are averaged once per pass after the backward, not by hooks within it, so that methods that change
-    gradients work alike. The exchange does not overlap with the backward.
-    """
+    """Replace each tensor by its mean over the processes, with one exchange per dtype."""
     if count() == 1:
         return
     by_dtype: dict[torch.dtype, list[Tensor]] = {}

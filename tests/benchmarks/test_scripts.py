@@ -156,6 +156,20 @@ def test_a_step_on_a_cpu(run_here: Callable[..., str]) -> None:
     assert "| contiguous | " in text
 
 
+def test_several_gpus() -> None:
+    text = run("several_gpus.py")
+    assert (BENCHMARKS / "results" / "several_gpus.md").read_text().splitlines()[2:] == text.splitlines()[2:]
+    for alone, *cells in (list(map(float, cells)) for cells in table(text).values()):
+        after, overlapped = cells[0], cells[2]
+        assert overlapped < after
+        assert alone > 0
+
+
+def test_roofline() -> None:
+    (cells,) = table(run("roofline.py", "--networks", "resnet50")).values()
+    assert 2.2 < float(cells[0]) < 2.4  # TFLOP: 4.1 billion multiplications and additions forward, twice that backward
+
+
 def test_cpu_memory() -> None:
     small = ["--batch", "1", "--steps", "1", "--rounds", "1", "--threads", "1"]
     text = run("cpu_memory.py", *small, "--ways", "kept and folded")

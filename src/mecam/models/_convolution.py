@@ -106,4 +106,5 @@ def convolve(
 def precision(x: Tensor) -> torch.dtype:
     """Return autocast's dtype where autocast is on, and that of x elsewhere."""
     kind = x.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+    on = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return torch.get_autocast_dtype(kind) if on else x.dtype

@@ -158,8 +158,13 @@ class FoldedConvolution(torch.autograd.Function):
 
 
 def folds(bn: nn.BatchNorm2d) -> bool:
-    """Return whether `fold_frozen` was called for the network and the batch norm is in eval mode."""
-    return getattr(bn, "folds", False) and not bn.training
+    """Return whether `fold_frozen` was called for the network and the batch norm is in eval mode.
+
+    On a CPU, passes without gradients are not folded: evaluations in training then equal those of a loaded model.
+    """
+    if not getattr(bn, "folds", False) or bn.training or not bn.affine:
+        return False
+    return bn.weight.is_cuda or torch.is_grad_enabled()
 
 
 def _folded(

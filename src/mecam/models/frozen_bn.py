@@ -144,7 +144,6 @@ def _fold(conv: Any, bn: Any) -> bool:
     return (
         known
         and folds(bn)
-        and bn.affine
         and bn.running_mean is not None
         and isinstance(conv.padding, tuple)
         and _unobserved(conv)

@@ -22,6 +22,7 @@ from mecam.splits import Part, Split
 from mecam.training import build, finetuning
 from mecam.training.capture import Captures
 from mecam.training.evaluate import forward_stored
+from mecam.training.exchange import overlap
 from mecam.training.features import freeze
 from mecam.training.machine import Machine
 from mecam.training.nonfinite import Unread
@@ -65,6 +66,7 @@ class Run:
         if recipe.compile:
             self.network.featurizer.compile()
         self.captures = Captures(build.what_to_capture(recipe, self.method, self.optimizer, device))
+        self.overlap = overlap(recipe, self.method, self.optimizer, self.parameters)
         self.rates = Rates(recipe, self.optimizer, device if self.captures.what == "steps" else None)
         on_cpu = device.type == "cpu" and self.network.freeze_bn
         if (on_cpu or self.captures.what != "nothing") and not recipe.compile:

@@ -6,6 +6,7 @@ Where `run.captures` allows it, a step or each of its passes is replayed as a CU
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 import torch
@@ -100,10 +101,11 @@ def _eager_update(run: Run, batch: Batch, draw: Any, state: Any) -> Update:
     states: list[Any] = []
 
     def closure() -> Tensor:
-        loss, next_state = one_pass(run, batch, draw, state)
+        this_pass = partial(one_pass, run, batch, draw, state)
+        loss, next_state = this_pass() if run.overlap is None else run.overlap.average(this_pass)
         states.append(next_state)
         if ranks.count() > 1:
-            ranks.average([loss, *(parameter.grad for parameter in run.parameters)])
+            ranks.average([loss] if run.overlap else [loss, *(parameter.grad for parameter in run.parameters)])
         return loss
 
     _clear_gradients(run)  # before the step: no optimizer then has to find out whether the closure does
