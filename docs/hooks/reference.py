@@ -53,7 +53,8 @@ def recipe() -> Iterator[str]:
     for field in fields(Recipe):
         values = [json.dumps(getattr(each, field.name)).replace("null", "not given") for each in (shapes, other)]
         default = values[0] if values[0] == values[1] or field.name == "data" else f"{values[1]}; {values[0]} on shapes"
-        kind = getattr(types[field.name], "__name__", str(types[field.name]).replace("typing.", ""))
+        declared = types[field.name]
+        kind = declared.__name__ if isinstance(declared, type) else str(declared).replace("typing.", "")
         rows.append((f"`{field.name}`", f"`{_words(kind)}`", f"`{default}`", plain(field.metadata["help"])))
     yield from table(("entry", "type", "default", "meaning"), rows)
     yield "\n## Profiles\n\n`profile` sets defaults by name. Values per data set, `mecam list profiles`:\n\n```text"
@@ -164,16 +165,28 @@ def documented(part: object) -> Iterator[str]:
 
 def table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """A table, or nothing where there are no rows."""
-    lines = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+    lines = [f"| {' | '.join(map(in_table, row))} |" for row in rows]
     if lines:
         yield f"| {' | '.join(heading)} |\n|{' --- |' * len(heading)}"
         yield from lines
 
 
+def in_table(cell: str) -> str:
+    """A cell whose bars do not end it; those in code never do."""
+    return "".join(
+        part if part.startswith("`") else part.replace("|", "&#124;") for part in re.split(r"(`[^`]*`)", cell)
+    )
+
+
 def plain(text: str) -> str:
     """Text whose signs Markdown and HTML leave alone, on one line; what is in backticks stays code."""
     parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
-    return "".join(part if part.startswith("`") else re.sub(r"([\\*_<>\[\]#~])", r"\\\1", part) for part in parts)
+    return "".join(part if part.startswith("`") else escaped(part) for part in parts)
+
+
+def escaped(text: str) -> str:
+    """Text with the signs of Markdown and HTML; Markdown has no backslash before <."""
+    return re.sub(r"([\\*_>\[\]#])", r"\\\1", text).replace("<", "&lt;")
 
 
 def _origin(part: object) -> str:

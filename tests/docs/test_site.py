@@ -103,6 +103,8 @@ def test_the_reference_is_complete(site: Path, pages: dict[Path, Page]) -> None:
     entries = (site / "reference" / "recipe.html").read_text(encoding="utf-8")
     for field in fields(Recipe):
         assert f"<code>{field.name}</code>" in entries
+    assert "root/&lt;domain&gt;/&lt;class&gt;/&lt;image&gt;" in entries
+    assert "constant | cosine | linear | inverse_sqrt" in entries
     for words in ("--wanted-precision", "mecam data pack", "--lr-schedule"):
         assert words in commands
     formulas = (site / "reference" / "optimizers.html").read_text(encoding="utf-8")
