@@ -214,15 +214,17 @@ def spread() -> float:
 
 def resnet50() -> Iterator[Sequence[str]]:
     """Yield the accuracies with ResNet-50: mean over the seeds that were run."""
-    yield "selected / second half", *TARGETS, "runs", "seconds"
+    yield "selected/second half", *TARGETS, "average", "runs"
     for row in ROWS:
         if not (found := runs(RESNET50, row)):
             continue
-        cells = []
+        cells, means = [], []
         for target in TARGETS:
             ours = [[one for (where, _), one in RESNET50.values(row, each).items() if where == target] for each in BOTH]
-            cells.append(" / ".join(f"{statistics.fmean(each):.1f}" for each in ours if each) or "–")
-        yield row, *cells, str(len(found)), f"{RESNET50.seconds(row):.0f}"
+            means.append([statistics.fmean(each) for each in ours if each])
+            cells.append("/".join(f"{mean:.1f}" for mean in means[-1]) or "–")
+        average = [f"{statistics.fmean(each):.1f}" for each in zip(*means, strict=True)] if all(means) else ["–"]
+        yield row, *cells, "/".join(average), str(len(found))
 
 
 def ratios(study: Study, baseline: str) -> list[list[float]]:
