@@ -52,7 +52,7 @@ def read_records(path: Path | None) -> dict[str, Record]:
     if path is None or not path.exists():
         return {}
     try:
-        records = {run_id: Record(**values) for run_id, values in read_json(path).items()}
+        records = {run_id: Record(**values) for run_id, values in read_json(path.resolve()).items()}
         return {
             run_id: replace(record, evaluations=[Evaluation(*one) for one in record.evaluations])
             for run_id, record in records.items()

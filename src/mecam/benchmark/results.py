@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from mecam.benchmark import records_file
 from mecam.benchmark.records_file import Record
+from mecam.columns import visible
 from mecam.recipe import Recipe, recipe_of, spelled
 from mecam.run_ids import beginning
 from mecam.runs import RunError, RunFolder, runs_in
@@ -51,7 +52,7 @@ class Result:
 
     @cached_property
     def data(self) -> str:
-        return spelled(self.recipe.data) if self.by_path else Path(self.recipe.data).name
+        return visible(spelled(self.recipe.data) if self.by_path else Path(self.recipe.data).name)
 
     @property
     def target(self) -> str:
@@ -81,6 +82,7 @@ def _initial(recipe: Recipe, weights: Path) -> str:
 
 def target_name(domain: str) -> str:
     """Return the name of a domain in tables. A domain that is called average has a suffix there."""
+    domain = visible(domain)
     return f"{domain}{SUFFIX}" if re.fullmatch(rf"{AVERAGE}(?:{re.escape(SUFFIX)})*", domain) else domain
 
 
