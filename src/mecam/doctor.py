@@ -34,15 +34,15 @@ def health() -> list[str]:
     import torch
 
     from mecam import __version__
-    from mecam.data.open import cache_folder
     from mecam.data.store import available_cores
 
-    careful = [*_torchvision(), *_no_gpu_build(), *_little_disk(cache_folder())]
+    cache = _cache()
+    careful = [*_torchvision(), *_no_gpu_build(), *_little_disk(cache)]
     return [
         f"mecam {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
         f"cores: {available_cores()}",
         *(f"GPU: {gpu}" for gpu in _gpus() or ["none that torch can use"]),
-        f"cache: {_folder(cache_folder())}",
+        f"cache: {_folder(cache) if cache else 'none: there is no home folder; set $MECAM_CACHE'}",
         f"data sets: {_data_sets()}",
         *(f"{extra}: {_state(extra, modules)}" for extra, modules in OPTIONAL.items()),
         *(f"careful: {line}" for line in careful),
@@ -138,8 +138,19 @@ def _no_gpu_build() -> Iterator[str]:
         yield f"there is an NVIDIA GPU that torch {torch.__version__} cannot use: is the driver too old for it?"
 
 
-def _little_disk(cache: Path) -> Iterator[str]:
-    for what, folder in (("the cache", cache), ("this folder", Path.cwd())):
+def _cache() -> Path | None:
+    """Return the folder for packed data; None for a user without a home folder."""
+    from mecam.data.domains import DataError
+    from mecam.data.open import cache_folder
+
+    try:
+        return cache_folder()
+    except DataError:
+        return None
+
+
+def _little_disk(cache: Path | None) -> Iterator[str]:
+    for what, folder in (("the cache", cache or Path.cwd()), ("this folder", Path.cwd())):
         free = shutil.disk_usage(_existing(folder)).free
         if free < LITTLE:
             yield f"little room for {what}: {free / 2**30:.1f} GiB are free at {folder}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -74,17 +75,21 @@ class Hyperparameter:
                 return
             value = value.item()
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise TypeError(f"{owner}: {name}={value!r} is a {type(value).__name__}; it must be {self.allowed}")
+            raise SettingTypeError(f"{owner}: {name}={value!r} is a {type(value).__name__}; it must be {self.allowed}")
         below = value <= self.low if self.open_low else value < self.low
         above = value >= self.high if self.open_high else value > self.high
-        if not math.isfinite(value) or below or above or (self.integer and value != int(value)):
+        if not abs(value) <= sys.float_info.max or below or above or (self.integer and value != int(value)):
             raise ValueError(f"{owner}: {name}={value!r} is not allowed; it must be {self.allowed}")
 
 
 def check_switch(owner: str, name: str, value: object) -> None:
     """Refuse a value that is not a bool. The string "no" would count as True."""
     if not isinstance(value, bool):
-        raise TypeError(f"{owner}: {name}={value!r} is a {type(value).__name__}; it must be true or false")
+        raise SettingTypeError(f"{owner}: {name}={value!r} is a {type(value).__name__}; it must be true or false")
+
+
+class SettingTypeError(TypeError, ValueError):
+    """A setting of the wrong type. The command prints it on one line, as other wrong values."""
 
 
 __all__ = ["Choice", "Hyperparameter", "LogUniform", "Search", "Uniform", "check_switch"]

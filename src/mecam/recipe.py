@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, InitVar, asdict, dataclass, field, fields
 from functools import cache
@@ -268,7 +269,7 @@ def _check(name: str, value: Any) -> None:
     least, most, below = limits["least"], limits["most"], limits["below"]
     if below is not None and not least <= value < below:
         raise RecipeError(f"{name}={value!r} is not allowed; it must be in [{least}, {below})")
-    if least is not None and not (value >= least and math.isfinite(value)):
+    if least is not None and not least <= value <= sys.float_info.max:
         raise RecipeError(f"{name}={value!r} is not allowed; it must be at least {least}, and finite")
     if least is not None and value > most:
         raise RecipeError(f"{name}={value!r} is not allowed; it must be in [{least}, {most}]")

@@ -25,7 +25,7 @@ from mecam.data.open import cache_folder
 from mecam.data.pack import pack
 from mecam.progress import Event, silent
 from mecam.recipe import Recipe
-from mecam.runs import ClaimedError, RunFolder, claim
+from mecam.runs import ClaimedError, RunError, RunFolder, claim
 from mecam.runs.timing import TIMING
 from mecam.training import environment, train
 from tests.benchmark.folders import stop_run, with_threads
@@ -253,16 +253,34 @@ def test_resources_that_no_run_can_use_are_refused(options: dict[str, Any], mess
         RayEngine(**options)
 
 
+@pytest.mark.attack("Hosts")
 @needs_ray
 @pytest.mark.usefixtures("unconnected")
 def test_an_address_at_which_nothing_answers_is_named_at_once(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(RuntimeError, match=f"does not answer at {address} .*refused.*ray status"):
+        with pytest.raises(RuntimeError, match=f"does not answer at {address} .*refused.*ray status.*RAY_AUTH_TOKEN"):
             RayEngine(address).run(recipes("art"), tmp_path, print)
 
 
+@needs_ray
+@pytest.mark.attack("Hosts")
+@pytest.mark.usefixtures("unconnected")
+def test_a_cluster_that_wants_a_token_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    def refuse(**_: object) -> None:
+        raise ray.exceptions.AuthenticationError("no authentication token was found")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(
+        RunError, match=r"no authentication token was found.*set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+    ):
+        RayEngine("auto").run(recipes("art"), tmp_path, print)
+
+
+@pytest.mark.attack("What a run is trained on")
 @needs_ray
 def test_a_node_with_another_mecam_refuses(tmp_path: Path) -> None:
     [recipe] = recipes("art")

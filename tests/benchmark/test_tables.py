@@ -87,6 +87,7 @@ def test_paired_differences_and_ranks(tmp_path: Path) -> None:
     assert rank_averages([adam, mecam]) == {adam.key: 2, mecam.key: 1}
 
 
+@pytest.mark.attack("Non-finite numbers")
 def test_a_finished_network_of_nan_is_left_out(tmp_path: Path) -> None:
     """As earlier versions finished it: with the accuracy of predicting the first class everywhere."""
     fill(tmp_path)
@@ -99,6 +100,7 @@ def test_a_finished_network_of_nan_is_left_out(tmp_path: Path) -> None:
     assert "outputs of its network are not finite (NaN or infinity)" in problem
 
 
+@pytest.mark.attack("What a number means")
 def test_one_of_several_folders_of_a_run_is_used(tmp_path: Path) -> None:
     run = write_run(tmp_path, 0.5)
     other = write_run(tmp_path / "elsewhere", 0.9)
@@ -121,6 +123,7 @@ def test_one_folder_of_images_by_two_paths_is_one_run(tmp_path: Path) -> None:
     assert "70.0" not in text
 
 
+@pytest.mark.attack("What a number means")
 def test_any_name_of_a_domain_is_only_a_name(tmp_path: Path) -> None:
     accuracies = {"None": 0.5, "all": 0.6, "average": 0.7, "average (domain)": 0.8, "balanced": 0.9}
     for target, accuracy in accuracies.items():

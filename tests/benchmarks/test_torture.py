@@ -24,7 +24,7 @@ def clauses(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def torture(cases: str, clauses: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+def torture(cases: str, clauses: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     """Run the script on results of pytest."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     import torture
@@ -36,7 +36,7 @@ def torture(cases: str, clauses: Path, monkeypatch: pytest.MonkeyPatch) -> int:
         return 1 if "<failure" in cases else 0
 
     monkeypatch.setattr(subprocess, "call", call)
-    monkeypatch.setattr(sys, "argv", ["benchmarks/torture.py", "--clauses", str(clauses)])
+    monkeypatch.setattr(sys, "argv", ["benchmarks/torture.py", "--clauses", str(clauses), *words])
     return int(torture.main())
 
 
@@ -59,6 +59,14 @@ def test_an_attack_that_broke_something_fails(
     page = capsys.readouterr().out
     assert "**attacks 4 / survived 3 / broken 1**" in page
     assert "\n| a bit | 1 | 1 | 0 |\n" in page
+
+
+def test_a_part_is_made_again(clauses: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("## Kills\n\n| a kill | 1 | 7 | 0 |\n\n## Load\n\n| a load | 5 | 0 | 0 |\n", encoding="utf-8")
+    assert torture(CASES, clauses, monkeypatch, "--update", "--out", str(page)) == 0
+    assert "\n| a kill | 2 | 0 | 0 |\n" in page.read_text(encoding="utf-8")
+    assert "\n| a load | 5 | 0 | 0 |\n" in page.read_text(encoding="utf-8")
 
 
 def test_a_clause_that_the_page_lacks_is_an_error(clauses: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,7 @@ def test_different_pictures_are_no_duplicates(root: Path, tmp_path: Path) -> Non
     assert notes_on(pack(root, tmp_path / "store")) == []
 
 
+@pytest.mark.attack("What a number means")
 def test_the_same_file_in_two_domains_or_classes(root: Path, tmp_path: Path) -> None:
     shutil.copy(root / "lab/cat/0.png", root / "home/cat/again.png")
     shutil.copy(root / "lab/cat/1.png", root / "lab/dog/again.png")
@@ -59,6 +60,7 @@ def test_the_same_file_in_two_domains_or_classes(root: Path, tmp_path: Path) -> 
     ]
 
 
+@pytest.mark.attack("What a number means")
 @pytest.mark.parametrize("mode", ["decoded", "encoded"])
 def test_a_domain_that_is_a_copy_of_another(root: Path, tmp_path: Path, mode: str) -> None:
     shutil.copytree(root / "lab", root / "hospital")
@@ -71,6 +73,7 @@ def test_a_domain_that_is_a_copy_of_another(root: Path, tmp_path: Path, mode: st
     assert len(inventory.problems()) == 6
 
 
+@pytest.mark.attack("What a number means")
 @pytest.mark.parametrize("change", ["jpeg", "half", "bright"])
 def test_a_changed_copy_looks_alike(root: Path, tmp_path: Path, change: str) -> None:
     with Image.open(root / "lab/cat/0.png") as image:

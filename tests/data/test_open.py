@@ -89,6 +89,7 @@ class TestFolders:
         assert same(open_data("pets"), data), "a folder in the working directory, by its name alone"
         assert len(decoded()) == 12
 
+    @pytest.mark.attack("What a run is trained on")
     @pytest.mark.parametrize("kept", ["nothing", "state"])
     def test_content_decides_where_names_sizes_and_times_are_the_same(
         self, tmp_path: Path, decoded: Decoded, monkeypatch: pytest.MonkeyPatch, kept: str
@@ -108,6 +109,7 @@ class TestFolders:
         assert same(open_data(root), before), "packed already"
         assert len(decoded()) == 24
 
+    @pytest.mark.attack("What a run is trained on")
     def test_all_files_are_compared_if_one_was_touched_since(
         self, tmp_path: Path, decoded: Decoded, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -124,6 +126,7 @@ class TestFolders:
         assert read == [1, 12, 1]
         assert len(decoded()) == 12
 
+    @pytest.mark.attack("What a run is trained on")
     def test_what_the_sample_misses_is_found_on_request(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cached, "_state", lambda _: "the same")
         monkeypatch.setattr(cached, "SAMPLE", 1)

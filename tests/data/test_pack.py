@@ -110,6 +110,7 @@ def test_images_that_differ_in_size_become_squares(tmp_path: Path, mode: Any) ->
     assert np.array_equal(store.images(0, [4])[0].permute(1, 2, 0).numpy(), np.asarray(expected))
 
 
+@pytest.mark.attack("What a number means")
 @pytest.mark.parametrize("mode", ["decoded", "encoded"])
 def test_the_size_of_sources_does_not_depend_on_the_target(tmp_path: Path, mode: Any) -> None:
     """An image of the target with another size leaves every pixel that is trained on as it was."""

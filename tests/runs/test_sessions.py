@@ -113,6 +113,7 @@ def test_damage_in_an_unfinished_run_is_named(tmp_path: Path) -> None:
         folder.verify()
 
 
+@pytest.mark.attack("What is promised bit for bit")
 def test_what_may_change_the_last_bits() -> None:
     assert sessions.resumed(HERE, {**HERE, "python": "3.12", "commit": "abc"}) is None
     warning = sessions.resumed({**HERE, "torch": "2.12.0"}, {**THERE, "python": "3.12"})

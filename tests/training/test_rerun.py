@@ -28,6 +28,7 @@ def run(data: ShapesSet, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return train(recipe, tmp_path_factory.mktemp("runs"), device="cpu", data=data)
 
 
+@pytest.mark.attack("What is promised bit for bit")
 def test_the_same_recipe_gives_the_same_bytes(run: RunFolder, data: ShapesSet, tmp_path: Path) -> None:
     torch.manual_seed(123)  # whatever state the process is in
     found = rerun(run, tmp_path, device="cpu", data=data)
@@ -72,6 +73,7 @@ def test_another_environment_is_reported(
     assert found.surroundings == (f'numpy is "{np.__version__}" there and "9.9" here',)
 
 
+@pytest.mark.attack("What is promised bit for bit")
 def test_other_circumstances_explain_other_bytes(run: RunFolder) -> None:
     here, elsewhere = {"threads": 1, "instruction_set": "AVX2"}, {"threads": 1, "instruction_set": "AVX512"}
     expected = _expected([here, elsewhere], [here])

@@ -65,6 +65,7 @@ def resume(out: Path, cache: Path, **settings: str) -> tuple[list[str], list[dic
     return done.stderr.splitlines(), [json.loads(line) for line in file.read_text().splitlines()]
 
 
+@pytest.mark.attack("What is promised bit for bit")
 def test_another_instruction_set(tmp_path: Path, cache: Path) -> None:
     start(tmp_path, cache, "SIGTERM", ATEN_CPU_CAPABILITY="default")
     said, found = resume(tmp_path, cache)
@@ -79,6 +80,7 @@ def test_another_instruction_set(tmp_path: Path, cache: Path) -> None:
     assert [session["step"] for session in found] == [0, 2]
 
 
+@pytest.mark.attack("What is promised bit for bit")
 @pytest.mark.parametrize(("how", "step"), [("SIGTERM", 2), ("SIGKILL", 0)])
 def test_another_number_of_threads(how: str, step: int, tmp_path: Path, cache: Path) -> None:
     start(tmp_path, cache, how)
@@ -124,6 +126,7 @@ def test_from_python_it_is_a_warning(stopped: Path, data: ShapesSet, monkeypatch
     assert len(folder.read_sessions()) == 2
 
 
+@pytest.mark.attack("What is promised bit for bit")
 def test_a_resume_can_be_refused_and_stays_refused(
     stopped: Path, data: ShapesSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,7 @@ SMALL = {"target": "art", "steps": 1, "evaluate_every": 1, "batch": 2, "image_si
         ({"optimizer": "sam", "track_measures": True}, r"track_measures=true is not used: .*; give track=10"),
     ],
 )
+@pytest.mark.attack("What a number means")
 def test_what_has_no_effect_is_refused(values: dict[str, Any], expected: str, tmp_path: Path) -> None:
     recipe = Recipe(**{**SMALL, **values})
     for refuse in (check_start, lambda recipe: train(recipe, tmp_path)):

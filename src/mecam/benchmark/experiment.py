@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ from mecam.methods import METHODS
 from mecam.progress import Event, Progress, showing, shown, silent
 from mecam.recipe import Recipe, RecipeError, assign, entry_kind, names_in, option, spelled
 from mecam.runs import RunFolder
-from mecam.runs.files import writing
+from mecam.runs.files import make_folder, writing
 from mecam.storage.files import open_plain
 from mecam.training.build import check_parts, check_start, starts_at_random
 
@@ -293,7 +294,7 @@ def shown_and_logged(total: int, finished: int, out: Path) -> Iterator[Progress]
     check, and shown once.
     """
     counts, elsewhere = Counter(done=finished), set[str]()
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     with (
         writing(out / LOG),
         open(out / LOG, "a", encoding="utf-8", errors="backslashreplace", opener=open_plain) as log,
@@ -331,7 +332,7 @@ def _values(name: str, words: Any) -> Any:
     if name == "sources":
         return words  # all of them are one run's
     kind = int if name == "seeds" else entry_kind(name).type
-    if isinstance(words, str) and not (name == "data" and Path(words).expanduser().is_dir()):
+    if isinstance(words, str) and not (name == "data" and os.path.isdir(os.path.expanduser(words))):
         try:
             words = [kind(word) if kind in (int, float) else word.strip() for word in names_in(words)]
         except ValueError:

@@ -331,9 +331,10 @@ def _connected(address: str | None) -> Iterator[bool]:
         try:
             _knock(address or "")
             ray.init(address=address or "local", **options)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
             where = "could not be started here" if address is None else f"does not answer at {address}"
-            raise RuntimeError(f"Ray {where} ({_first_line(error)}); `ray status` shows running clusters") from error
+            token = "" if address is None else ". If it wants a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+            raise RunError(f"Ray {where} ({_first_line(error)}); `ray status` shows running clusters{token}") from error
         yield address is None
     finally:
         ray.shutdown()

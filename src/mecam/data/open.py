@@ -53,11 +53,11 @@ def open_data(
         layout, domain_from, missing_classes: as in `mecam.data.folder.scan`.
         scanned: called with the scan of a folder.
     """
-    cache = cache_folder() if cache is None else Path(cache)
     given = {"layout": layout, "domain_from": domain_from}
     if str(name_or_path) == SHAPES:
         _refuse(given, "the embedded data set has fixed domains; leave this option out")
         return _shapes(cache)
+    cache = cache_folder() if cache is None else Path(cache)
     path, name = _find(name_or_path, root)
     if is_store(path):
         _refuse(given, f"{path} is a store, whose domains are fixed; give this option to mecam data pack")
@@ -118,14 +118,23 @@ def _place(cache: Path, name: str, images: Scan) -> Path:
 
 
 def cache_folder() -> Path:
-    """Return $MECAM_CACHE or ~/.cache/mecam."""
-    return Path(os.environ.get(CACHE) or Path.home() / ".cache" / "mecam").expanduser()
+    """Return $MECAM_CACHE or ~/.cache/mecam. A DataError if there is no home folder."""
+    return expanded(os.environ.get(CACHE) or "~/.cache/mecam", f"set ${CACHE} to a folder for packed data")
 
 
-def _shapes(cache: Path) -> DomainSet:
+def expanded(path: Path | str, advice: str = "give the whole path") -> Path:
+    """Return the path with the home folder in place of ~. A DataError if there is none."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise DataError(f"{path}: there is no such home folder; {advice}") from error
+
+
+def _shapes(cache: Path | None) -> DomainSet:
     """Open the embedded set; it is drawn again after a change of this package's code."""
     digest = hashlib.blake2b(digest_size=16)
     try:
+        cache = cache_folder() if cache is None else Path(cache)
         for source in sorted(Path(__file__).parent.glob("*.py")):
             digest.update(source.read_bytes())
         out = cache / "stores" / f"{SHAPES}-{digest.hexdigest()}"
@@ -141,7 +150,7 @@ def locate(name_or_path: str | Path) -> Path:
 
 def _find(name_or_path: str | Path, root: Path | None) -> tuple[Path, str | None]:
     """Return the path of the data, and its name if it is a known benchmark."""
-    path = Path(name_or_path).expanduser()
+    path = expanded(name_or_path)
     if path.is_dir() or is_table(path):
         return path, None
     if isinstance(name_or_path, Path) or os.sep in name_or_path:
@@ -155,7 +164,7 @@ def _find(name_or_path: str | Path, root: Path | None) -> tuple[Path, str | None
             "images or of a store"
         )
     benchmark = known.find(name_or_path)
-    base = root or (Path(os.environ[ROOT]).expanduser() if os.environ.get(ROOT) else None)
+    base = root or (expanded(os.environ[ROOT], f"set ${ROOT} to another one") if os.environ.get(ROOT) else None)
     return _benchmark(benchmark, base), benchmark.name
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +35,7 @@ def read_rows(file: Path) -> list[Row]:
         for name, value in values.items():
             if not value:
                 raise DataError(f"{file}, {place}: no {name}")
-        row = Row(place, Path(values["path"]).expanduser().as_posix(), values["label"], values.get("domain"))
+        row = Row(place, Path(os.path.expanduser(values["path"])).as_posix(), values["label"], values.get("domain"))
         if row.path in rows:
             raise DataError(f"{file}, {place}: {row.path} is in {rows[row.path].place} already; remove one of them")
         rows[row.path] = row

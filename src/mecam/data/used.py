@@ -16,8 +16,8 @@ from mecam.storage.files import StorageError, make_folder, write_atomic
 
 def note(cache: Path, path: Path | str, content: str) -> None:
     """Note that the user opened this path, with content of this digest. A cache that is read-only is fine."""
-    file = _file(cache, path, content)
     with contextlib.suppress(StorageError, OSError):
+        file = _file(cache, path, content)
         if not file.exists():
             make_folder(file.parent)
             write_atomic(file, b"")
@@ -34,5 +34,5 @@ def _file(cache: Path, path: Path | str, content: str) -> Path:
     return (
         cache
         / "used"
-        / digest_blocks([os.fsencode(os.path.realpath(Path(path).expanduser())), b"\0", content.encode()])
+        / digest_blocks([os.fsencode(os.path.realpath(os.path.expanduser(path))), b"\0", content.encode()])
     )

@@ -113,7 +113,7 @@ def find_weights(path: Path | str) -> Path:
     folder = os.environ.get(FOLDER)
     if not folder or path.exists() or path.name != str(path):
         return path
-    return Path(folder).expanduser() / path
+    return Path(os.path.expanduser(folder)) / path
 
 
 def stated_architecture(path: Path | str) -> str | None:

@@ -19,6 +19,7 @@ from typing import Any
 TEMPORARY = (".mecam-", ".part")  # prefix and suffix of an unfinished file
 ABANDONED = 60.0  # seconds
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_MODES = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)  # FAT, some network file systems
 NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)  # some network file systems; Windows
 MOST_BYTES, MOST_JSON = 16 << 30, 256 << 20  # of a file that is read whole
 # a link is not followed, and a FIFO does not block; 0 where the system lacks the flag
@@ -83,10 +84,19 @@ def _write_new(path: Path, data: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
     try:
         write_all(descriptor, data)
-        os.chmod(path, 0o666 & ~_UMASK)
+        _open_up(path)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _open_up(path: Path) -> None:
+    """Give the file the permissions of any new file, where the file system has some."""
+    try:
+        os.chmod(path, 0o666 & ~_UMASK)
+    except OSError as cause:
+        if cause.errno not in NO_MODES:
+            raise
 
 
 def write_all(descriptor: int, data: bytes, offset: int | None = None) -> None:

@@ -64,7 +64,8 @@ def check_parts(recipe: Recipe) -> None:
         if recipe.virtual != "none":
             virtual.create(recipe.virtual, **own_settings(recipe))
         create_optimizer(recipe.optimizer, [parameter], base=recipe.base, **settings)
-    except TypeError as error:  # a setting that is not known, or of another type
+    # a setting that is not known, or of another type, which torch does not always check
+    except (TypeError, LookupError, AttributeError, ArithmeticError) as error:
         raise RecipeError(f"a setting does not fit: {error}; mecam list --verbose shows them all") from error
     rates.check(recipe)
     if issubclass(find_optimizer(recipe.optimizer).sharpness_aware or Plain, ByDomain):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from mecam.data import used
@@ -26,7 +27,7 @@ def reopen(run: Path, recipe: Recipe, data: Path | str | None = None) -> DomainS
         _require_used(run, recipe)
         return open_data(recipe.data, **reading)
     except DataError as error:
-        path = Path(recipe.data).expanduser()
+        path = Path(os.path.expanduser(recipe.data))
         if path.exists():
             raise
         what = str(error) if is_known(recipe.data) else _what_to_do(path)  # a benchmark's error names its source
@@ -47,7 +48,8 @@ def require_weights(run: Path, recipe: Recipe, weights: Path | str | None = None
 def note_weights(recipe: Recipe, digest: str | None) -> None:
     """Note that the user started a run from this file."""
     if recipe.weights is not None and digest is not None:
-        used.note(cache_folder(), _weights_path(recipe), digest)
+        with suppress(DataError):  # there is no home folder
+            used.note(cache_folder(), _weights_path(recipe), digest)
 
 
 def _weights_path(recipe: Recipe) -> str:
