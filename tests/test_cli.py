@@ -328,7 +328,8 @@ def test_refusals_about_folders_and_files(images: Path, run: Path, tmp_path: Pat
         assert (said.exit_code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
         assert "model.safetensors is damaged" in said.stderr
     (damaged / "done.json").write_text("{")
-    assert "done.json is damaged: it is not JSON" in mecam("predict", str(damaged), str(images)).stderr
+    said = mecam("predict", str(damaged), str(images))
+    assert "done.json is damaged: its content does not match its checksum" in said.stderr
 
 
 def test_runs_that_cannot_be_gone_on_with(images: Path, run: Path, tmp_path: Path) -> None:
@@ -347,7 +348,7 @@ def test_runs_that_cannot_be_gone_on_with(images: Path, run: Path, tmp_path: Pat
     (begun / "checkpoint" / "manifest.json").write_text("{")
     assert "manifest.json is damaged: it is not JSON" in refusal()
     (begun / "run.json").write_text("[]")
-    assert "run.json is damaged: it holds a list" in refusal()
+    assert "run.json is damaged: its content does not match its checksum" in refusal()
 
 
 def test_a_run_with_a_profile(images: Path, tmp_path: Path) -> None:
