@@ -26,7 +26,7 @@ from mecam.models import create, fold_frozen
 from mecam.training.memory import keep_freed_memory
 
 DEFAULTS = "glibc's defaults"
-WAYS = (DEFAULTS, "freed memory kept", "kept and folded", "kept and compiled")
+WAYS = (DEFAULTS, "freed memory kept", "kept and folded", "kept and compiled", "kept, folded, bf16")
 
 
 def main() -> None:
@@ -83,7 +83,9 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
 
     def step() -> None:
         optimizer.zero_grad()
-        cross_entropy(network(images), labels).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled="bf16" in options.child):
+            loss = cross_entropy(network(images), labels)
+        loss.backward()
         optimizer.step()
 
     step()

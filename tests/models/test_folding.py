@@ -60,6 +60,23 @@ def test_value_and_gradients_equal_the_unfolded_ones(conv: nn.Conv2d, summed: bo
     torch.testing.assert_close(gradients(folded, found, *inputs), gradients(plain, expected, *inputs))
 
 
+def test_a_strided_depthwise_convolution_in_bf16_has_the_gradients_of_float64() -> None:
+    torch.manual_seed(0)
+    exact = layer(nn.Conv2d(8, 8, 5, stride=2, padding=2, groups=8, bias=False))
+    folded = copy.deepcopy(exact).float()
+    fold_frozen(folded)
+    x = torch.randn(2, 8, 13, 13)
+    inputs = [x.requires_grad_(), x.detach().double().requires_grad_()]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = conv_bn(inputs[0], folded[0], folded[1], NONE)  # type: ignore[arg-type]
+    expected = conv_bn(inputs[1], exact[0], exact[1], NONE)  # type: ignore[arg-type]
+    assert found.dtype == torch.bfloat16
+    weights = torch.randn(found.shape, dtype=torch.float64)
+    torch.autograd.backward([(found.double() * weights).sum(), (expected * weights).sum()])
+    pairs = zip([inputs[0], *folded.parameters()], [inputs[1], *exact.parameters()], strict=True)
+    assert all((value.grad.double() - truth.grad).norm() < 0.03 * truth.grad.norm() for value, truth in pairs)  # type: ignore[union-attr, operator]
+
+
 @pytest.mark.parametrize("pool", [nn.MaxPool2d(3, stride=2, padding=1), nn.Identity()], ids=["pooled", "as it is"])
 @pytest.mark.parametrize("live", [False, True], ids=["frozen", "live"])
 def test_pooling_follows_wherever_it_is_done(pool: nn.Module, live: bool) -> None:
