@@ -210,7 +210,7 @@ def _variant_labels(results: Sequence[Result]) -> dict[Any, str]:
 
 
 def _sources(results: Sequence[Result]) -> dict[Any, list[str]]:
-    """Return for each result what its row says of its sources."""
+    """Return for each result the words about its sources in its row."""
     several: dict[str, set[str | None]] = {}
     for result in results:
         several.setdefault(result.data, set()).add(result.recipe.sources)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mecam.training.machine import Machine
     from mecam.training.sizing import Length, Sized
 
-LENGTH = {"steps", "patience", "profile"}  # entries that say something about the length of a run
+LENGTH = {"steps", "patience", "profile"}  # entries that determine the length of a run
 
 
 @dataclass(frozen=True)

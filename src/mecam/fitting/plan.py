@@ -93,4 +93,4 @@ def check_backbone(backbone: str, weights: str | None) -> None:
             "another backbone, such as --backbone lite0"
         )
     if weights is None:
-        entry.build(True)  # an ImportError says what to install
+        entry.build(True)  # an ImportError names what to install

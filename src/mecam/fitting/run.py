@@ -48,7 +48,7 @@ from mecam.training.speed import images_per_second, seconds_per_step
 
 MINUTES = {"cpu": 15.0, "cuda": 30.0}
 LEFT_OUT, FINAL, EXPORTED, REPORT, VERDICT = "leave-one-out", "final", "exported", "report.html", "verdict.json"
-NOTE = "fit"  # the task of events that say what happens
+NOTE = "fit"  # the task of events that are notes
 PRECISION = 0.95  # whose share of answers is printed
 HEAD_SECONDS = 3.0  # a guess of what training a head takes
 Warn = Callable[[Warning], None]
@@ -142,7 +142,7 @@ class _Fit:
         return self._deliver(replace(verdict, notes=(*verdict.notes, *answered, *advice)))
 
     def _announce(self) -> None:
-        """Say what will be done and for how long."""
+        """Note what will be done, and how long it takes."""
         probe, images = self.plan.probe(None), sum(len(self.data.labels(d)) for d in range(len(self.data.domains)))
         runs = len(self.data.domains) + 1
         seconds = HEAD_SECONDS * runs
@@ -162,7 +162,7 @@ class _Fit:
         """Run or resume a recipe in a folder of the fit."""
 
         def show(event: Event) -> None:
-            if event.task == FINAL_EVALUATION:  # the end of the run says it
+            if event.task == FINAL_EVALUATION:  # the event of the end of the run has its accuracy
                 return
             if event.task == "step":
                 event = replace(event, task=name, text="" if event.loss is None else f"loss {event.loss:.3f}")

@@ -1,4 +1,4 @@
-"""What the runs that leave out each domain in turn say about the model."""
+"""The verdict on a model, from the runs that leave out each domain in turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rows of a data set say: which model to use, its expected accuracy and its cost, and how to train it."""
+"""Conclusions from the rows of a data set: which model to use, its expected accuracy and cost, how to train it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def is_plain(row: Row) -> bool:
 
 
 def conclude(table: Sequence[Row], seconds: Seconds) -> Conclusion:
-    """Return what the rows of one data set say."""
+    """Return the conclusions from the rows of one data set."""
     data = table[0].key.data
     averages = {row.key: row.cells[AVERAGE].mean for row in table}
     whole = sorted((row for row in table if averages[row.key] is not None), key=lambda row: -(averages[row.key] or 0))

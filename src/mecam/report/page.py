@@ -50,7 +50,7 @@ def write(
     Args:
         spread: standard error, standard deviation or 95 % interval over trials.
         images: embed small images of the data, if available.
-        lead: lines for the top of the page, in place of what it says itself.
+        lead: lines for the top of the page, in place of its own conclusions.
         data: the data of the runs. Default: the path in each run, if it was used here before.
         progress: gets a warning per note of the page, such as what is left out.
     """

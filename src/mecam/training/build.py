@@ -94,7 +94,7 @@ def _check_class_weights(recipe: Recipe) -> None:
     if not methods.METHODS.find(recipe.method).weighted:
         raise RecipeError(
             f"class_weights={recipe.class_weights}: {recipe.method} does not weigh classes; choose another method, or "
-            "balanced=true. A method of your own weighs them by batch.cross_entropy, and says so by weighted = True"
+            "balanced=true. A method of your own weighs them by batch.cross_entropy, and declares weighted = True"
         )
     if recipe.balanced:
         raise RecipeError(
@@ -110,7 +110,7 @@ def _check_by_domain(recipe: Recipe) -> None:
         raise RecipeError(
             f"optimizer={recipe.optimizer} needs a loss for each domain, and the loss of method={recipe.method} is not "
             f"a mean over domains; choose one of {', '.join(fitting)}, or another optimizer such as sam. A method of "
-            "your own whose loss is one says so by by_domain = True"
+            "your own whose loss is one declares by_domain = True"
         )
     if recipe.track:
         raise RecipeError(
@@ -128,7 +128,7 @@ def starts_at_random(recipe: Recipe) -> bool:
 def check_start(recipe: Recipe) -> None:
     """Refuse what only a new run is refused for: unused entries, and random weights by default.
 
-    A large backbone does not start from random weights on the user's data unless the recipe says so.
+    A large backbone does not start from random weights on the user's data unless the recipe asks for it.
     """
     check_used(recipe)
     if not find_backbone(recipe.backbone).from_file or recipe.pretrained is not None or recipe.data == SHAPES:

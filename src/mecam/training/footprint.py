@@ -38,7 +38,7 @@ def memory_of_step(recipe: Recipe, machine: Machine, data: DomainSet) -> tuple[f
 
 
 def available_memory(device: torch.device) -> int | None:
-    """Return the bytes that a run can take on this device; None if the system does not say."""
+    """Return the bytes that a run can take on this device; None if the system does not report it."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     limits = [_free_memory(), *(_left(folder) for folder in _cgroups())]
