@@ -177,7 +177,7 @@ class TestFolders:
         data = open_data(tmp_path / "store")
         assert isinstance(data, Store)
         assert data.path == store.path
-        assert not cache.exists()
+        assert not (cache / "stores").exists()
 
     def test_a_folder_that_is_not_there_is_reported(self, tmp_path: Path) -> None:
         for path in (tmp_path / "nowhere", "./nowhere", "~/nowhere/at/all"):
