@@ -300,6 +300,29 @@ def test_records_that_no_training_writes(place: Place, line: bytes, tmp_path: Pa
         assert len(said.encode()) < 1 << 16
 
 
+@pytest.mark.parametrize("line", [b'{"step": 0, "f": "1"}\n', b'{"step": 0, "telescope": 1}\n', b'{"step": 0}\n'])
+def test_tracked_records_that_no_training_writes(place: Place, line: bytes, tmp_path: Path) -> None:
+    run = place.copy(tmp_path)
+    (run / "tracking.jsonl").write_bytes(line)
+    done = json.loads((run / "done.json").read_bytes())
+    done["sha256"]["tracking.jsonl"] = ""
+    (run / "done.json").write_bytes(seal({name: value for name, value in done.items() if name != "checksum"}))
+    change(run)
+    code, said = mecam("curvature", run, "--images", 4)
+    assert (code, "tracking.jsonl does not hold the records of a tracked run" in " ".join(said.split())) == (2, True)
+
+
+def test_a_landscape_that_is_a_fifo_is_refused(place: Place, tmp_path: Path) -> None:
+    run = place.copy(tmp_path)
+    words = ("landscape", run, "--steps", 2, "--images", 4, "--dimensions", 1, "--out", tmp_path / "out")
+    assert mecam(*words)[0] == 0
+    (raw,) = run.glob("landscape-*.npz")
+    raw.unlink()
+    os.mkfifo(raw)
+    code, said = mecam(*words)
+    assert (code, raw.name in said) == (2, True)
+
+
 def without(name: str) -> Callable[[dict[str, Any]], None]:
     return lambda done: done["sha256"].pop(name)
 

@@ -32,6 +32,7 @@ from mecam.analysis.directions import coordinates, is_variance
 from mecam.analysis.objective import Direction, Objective
 from mecam.progress import Event, Progress, silent
 from mecam.runs import RunError, write_atomic
+from mecam.storage.files import open_plain
 
 STEPS = tuple(round(-1 + 0.04 * step, 2) for step in range(51))  # from -1 to 1, the weights in the middle
 MOST = 64  # points for which a batch is loaded once
@@ -149,7 +150,7 @@ def _write(path: Path, grid: Landscape, done: NDArray[np.bool_]) -> None:
 
 def _read(path: Path) -> tuple[Landscape, NDArray[np.bool_]]:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open(path, "rb", opener=open_plain) as file, zipfile.ZipFile(file) as archive:
             x, y, loss, done = (_array(archive, name) for name in ("x", "y", "loss", "done"))
             setting = json.loads(str(_array(archive, "setting")))
     except (OSError, ValueError, KeyError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile) as error:

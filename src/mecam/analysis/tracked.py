@@ -20,7 +20,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from mecam.analysis._figure import new_figure, save
-from mecam.runs import records
+from mecam.runs import RunError, records
 
 THETA, PLUS, MINUS, META = "theta", "plus", "minus", "meta"  # where the passes are
 LINEAR = ("gaps", "cosines of gradients")  # panels of numbers that can be negative
@@ -141,7 +141,19 @@ class Summary:
 
 def read(path: Path | str) -> list[Record]:
     """Read the records in a file."""
-    return [Record(**values) for values in records.read(Path(path))]
+    try:
+        return [_checked(Record(**values)) for values in records.read(Path(path))]
+    except TypeError as error:
+        raise RunError(f"{path} does not hold the records of a tracked run: {error}") from error
+
+
+def _checked(record: Record) -> Record:
+    """Refuse a record that holds something other than numbers."""
+    parts = (each.values() if isinstance(each, Mapping) else [each] for each in vars(record).values())
+    for value in (value for part in parts for value in part):
+        if value is not record.minus_from and not (value is None or isinstance(value, (int, float))):
+            raise TypeError(f"{value!r} is not a number")
+    return record
 
 
 def summary(tracked: Sequence[Record], *, noisy: bool = False) -> Summary:
