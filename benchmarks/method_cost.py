@@ -59,7 +59,7 @@ def main() -> None:
             ratios.append(2 * taken / (before + after))
         ratios.sort()
         middle = statistics.median(ratios)
-        verdict = MORE.get(name) or ("within the bar" if middle <= BARS.get(name, BAR) else "OVER THE BAR")
+        verdict = "within the bar" if middle <= BARS.get(name, BAR) else MORE.get(name, "OVER THE BAR")
         quartiles = f"{ratios[len(ratios) // 4]:.2f} to {ratios[-1 - len(ratios) // 4]:.2f}"
         rows.append([name, f"{middle:.2f}", quartiles, verdict])
     images = options.batch * 3
