@@ -296,7 +296,7 @@ def written(page: str) -> str:
 def forest(path: Path) -> None:
     """Draw the differences with their 95 % intervals, and the paper's."""
     figure = Figure(figsize=(7.5, 7), layout="constrained")
-    axes = figure.add_subplot(xlabel="difference in target accuracy, points", xlim=(-8, 16))
+    axes = figure.add_subplot(xlabel="difference in target accuracy, points", xlim=(-8, 18))
     axes.axvline(0, color="0.6", linewidth=0.8)
     names: list[str] = []
     for study, row, baseline in PLOTTED:
