@@ -82,14 +82,19 @@ class Overlap:
 
 
 def overlap(
-    recipe: Recipe, method: Method, optimizer: SharpnessAware, parameters: Sequence[nn.Parameter]
+    recipe: Recipe,
+    method: Method,
+    optimizer: SharpnessAware,
+    parameters: Sequence[nn.Parameter],
+    device: torch.device,
 ) -> Overlap | None:
     """Return how the passes of a run overlap with their exchange; None where gradients are not of one backward.
 
-    Methods that write gradients themselves, and passes by domain or in parts, exchange what they leave.
+    Methods that write gradients themselves, and passes by domain or in parts, exchange what they leave. So do runs on
+    CPUs: the exchange needs the processors of the backward, and gloo's threads can abort the exit of the interpreter.
     """
     one_backward = type(method).gradient is Method.gradient and recipe.accumulate == 1
-    several = ranks.count() > 1 and one_backward and not isinstance(optimizer, ByDomain)
+    several = ranks.count() > 1 and device.type == "cuda" and one_backward and not isinstance(optimizer, ByDomain)
     return Overlap(parameters) if several else None
 
 

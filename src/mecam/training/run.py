@@ -66,7 +66,7 @@ class Run:
         if recipe.compile:
             self.network.featurizer.compile()
         self.captures = Captures(build.what_to_capture(recipe, self.method, self.optimizer, device))
-        self.overlap = overlap(recipe, self.method, self.optimizer, self.parameters)
+        self.overlap = overlap(recipe, self.method, self.optimizer, self.parameters, device)
         self.rates = Rates(recipe, self.optimizer, device if self.captures.what == "steps" else None)
         on_cpu = device.type == "cpu" and self.network.freeze_bn
         if (on_cpu or self.captures.what != "nothing") and not recipe.compile:
