@@ -318,3 +318,14 @@ def test_a_folder_can_be_written_after_its_claim_has_ended(tmp_path: Path) -> No
         pass
     folder.write_confidence({"w": torch.ones(1)}, {})
     assert folder.read_confidence() is not None
+
+
+@pytest.mark.attack("Several processes")
+def test_what_a_former_owner_left_of_an_earlier_checkpoint_is_removed(tmp_path: Path) -> None:
+    """It was stopped between the new manifest and the removal of the old files, and the run needs no other save."""
+    folder = begun(tmp_path)
+    folder.save_checkpoint({"step": 0})
+    left = folder.checkpoint_folder / "tensors-000009.safetensors"
+    left.touch()
+    folder.begin(RECIPE, ENVIRONMENT, run_id="some-id")
+    assert not left.exists()

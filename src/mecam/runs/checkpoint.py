@@ -42,14 +42,14 @@ def save(folder: Path | str, state: Any, writer: Writer = UNCLAIMED) -> None:
     tree = json.dumps(encode(state, tensors)).encode()
     packed = pack(tensors)
     writer.make_folder(folder)
-    _sweep(folder, writer)
+    sweep(folder, writer)
     number = 1 + max((_number(path) for path in folder.iterdir()), default=0)
     parts = {
         "tensors": _write(folder / f"tensors-{number:06d}.safetensors", packed, writer),
         "tree": _write(folder / f"tree-{number:06d}.json", tree, writer),
     }
     writer.write(folder / MANIFEST, encode_json({"parts": parts, "sha256": digest(_canonical(parts))}))
-    _sweep(folder, writer)
+    sweep(folder, writer)
 
 
 def load(folder: Path | str) -> Any:
@@ -102,7 +102,7 @@ def _damage_error(path: Path, reason: str) -> RunError:
     return RunError(f"{path} is damaged: {reason}. Remove the folder {path.parent} to train from the start")
 
 
-def _sweep(folder: Path, writer: Writer) -> None:
+def sweep(folder: Path, writer: Writer) -> None:
     """Remove the files of killed or failed saves, and those that the last save replaced."""
     clean(folder, writer.remove)
     try:

@@ -98,6 +98,8 @@ class RunFolder:
             return None
         clean(self.path, self.writer.remove)
         state = self.load_checkpoint()  # verifies the records, so before they are cut
+        if state is not None:
+            self._sweep_checkpoint()
         for known in (self.read_run(), state or {}):  # a run of an earlier version has them in its new checkpoints only
             if new and "fingerprints" in known:
                 self._require_same("on other data or weights", known["fingerprints"], fingerprints)
@@ -107,6 +109,12 @@ class RunFolder:
         session = {"step": first, "environment": environment}
         sessions.append(self.sessions_file, self._id(), session, self.writer.write)
         return state
+
+    def _sweep_checkpoint(self) -> None:
+        """Remove what a former owner left that was stopped while it removed an earlier checkpoint."""
+        from mecam.runs import checkpoint
+
+        checkpoint.sweep(self.checkpoint_folder, self.writer)
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add the record of an evaluation: a JSON object with an integer `step` above the last one's."""
