@@ -143,4 +143,4 @@ def test_two_processes_end_at_the_weights_of_one_exchange(tmp_path: Path) -> Non
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
     done = subprocess.run(launch, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["equal", "equal"]
+    assert done.stdout.count("equal") == 2  # the two lines can mix
