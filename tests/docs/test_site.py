@@ -141,7 +141,10 @@ def test_the_verdicts_are_of_the_records() -> None:
     assert f"varies by {names['spread']():.1f} points" in page
 
 
-@pytest.mark.parametrize("page", sorted(RESULTS.glob("*.md")), ids=lambda page: page.stem)
+READ = [page for page in sorted(RESULTS.glob("*.md")) if page.stem != "torture"]  # a list of attacks, to search
+
+
+@pytest.mark.parametrize("page", READ, ids=lambda page: page.stem)
 def test_a_page_of_results_is_read_to_its_end(page: Path) -> None:
     assert len(page.read_text(encoding="utf-8").split()) <= 900
 
