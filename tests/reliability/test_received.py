@@ -314,6 +314,8 @@ def test_tracked_records_that_no_training_writes(place: Place, line: bytes, tmp_
 
 def test_a_landscape_that_is_a_fifo_is_refused(place: Place, tmp_path: Path) -> None:
     run = place.copy(tmp_path)
+    for earlier in run.glob("landscape-*.npz"):
+        earlier.unlink()
     words = ("landscape", run, "--steps", 2, "--images", 4, "--dimensions", 1, "--out", tmp_path / "out")
     assert mecam(*words)[0] == 0
     (raw,) = run.glob("landscape-*.npz")
