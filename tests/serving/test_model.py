@@ -68,6 +68,17 @@ def test_a_model_of_a_method_that_became_an_example_loads(
     assert list(load_model(run).network.state_dict()) == list(model.network.state_dict())
 
 
+def test_a_network_whose_constructor_reads_values_loads(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create = serving_model.create_network
+
+    def reading(*words: Any, **options: Any) -> Any:
+        torch.linspace(0, 1, 3)[1].item()  # as some networks spread their rates of dropped paths
+        return create(*words, **options)
+
+    monkeypatch.setattr(serving_model, "create_network", reading)
+    assert load_model(run).classes == CLASSES
+
+
 def test_predictions_are_what_the_described_preprocessing_gives(model: TrainedModel, images: Path) -> None:
     files = find_images([images])
     assert len(files) == len(DOMAINS) * len(CLASSES) * EACH

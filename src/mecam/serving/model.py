@@ -192,11 +192,9 @@ def load_model(path: os.PathLike[str] | str, *, device: torch.device | str = "cp
     file = folder.model_file if weights.stopped is None else folder.checkpoint_folder
     try:
         preprocessing = _checked(weights.facts)
-        with torch.device("meta"):  # takes no memory, whatever the file asks for
-            needed = _network(weights.facts)[0].state_dict()
-        sizes = [sum(tensor.numel() for tensor in each.values()) for each in (needed, weights.tensors)]
-        if sizes[0] != sizes[1]:
-            raise ValueError(f"the network has {sizes[0]:,} numbers, and the file {sizes[1]:,}")
+        needed, there = _size(weights.facts), sum(tensor.numel() for tensor in weights.tensors.values())
+        if needed not in (None, there):
+            raise ValueError(f"the network has {needed:,} numbers, and the file {there:,}")
         network, alone = _network(weights.facts)
         network.load_state_dict(weights.tensors)
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
@@ -220,6 +218,18 @@ def _checked(facts: Any) -> Preprocessing:
     if isinstance(domains, bool) or not isinstance(domains, int) or not 0 < domains <= MOST_DOMAINS:
         raise ValueError(f"domains={domains!r} must be from 1 to {MOST_DOMAINS}")
     return Preprocessing.from_dict(facts)
+
+
+def _size(facts: Mapping[str, Any]) -> int | None:
+    """Return how many numbers the network has, without taking memory; None if its constructor reads values."""
+    try:
+        with torch.device("meta"):
+            network, _ = _network(facts)
+    except RuntimeError as error:
+        if "meta" not in str(error):
+            raise
+        return None
+    return sum(tensor.numel() for tensor in network.state_dict().values())
 
 
 def _network(facts: Mapping[str, Any]) -> tuple[nn.Module, bool]:
