@@ -131,15 +131,9 @@ def test_folders_that_are_read_only(tmp_path: Path) -> None:
             code, said = as_user(*words, cwd=tmp_path)
             assert (code, said.count("\n")) == (2, 1), said
             assert "Permission denied" in said
-        for words in (
-            ("table", "run"),
-            ("verify", "run"),
-            ("rerun", "run"),
-            ("report", "run"),
-            ("predict", "run", "data"),
-        ):
-            assert as_user(*words, cwd=tmp_path)[0] in (0, 2) if words[0] == "table" else True
-            assert words[0] == "table" or as_user(*words, cwd=tmp_path)[0] == 0
+        for words in (("verify", "run"), ("rerun", "run"), ("report", "run"), ("predict", "run", "data")):
+            code, said = as_user(*words, cwd=tmp_path)
+            assert code == 0, said
         train = ("train", "--data", "data", "--target", "lab", *TINY, "--out", "other", "--quiet")
         code, said = as_user(*train, cwd=tmp_path, MECAM_CACHE=str(tmp_path / "ro" / "cache"))
         assert (code, "set $MECAM_CACHE to a folder that can be written" in said) == (2, True)
