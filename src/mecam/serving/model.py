@@ -229,7 +229,8 @@ def _size(facts: Mapping[str, Any]) -> int | None:
         if "meta" not in str(error):
             raise
         return None
-    return sum(tensor.numel() for tensor in network.state_dict().values())
+    numbers: int = sum(tensor.numel() for tensor in network.state_dict().values())
+    return numbers
 
 
 def _network(facts: Mapping[str, Any]) -> tuple[nn.Module, bool]:
