@@ -115,6 +115,15 @@ def test_which_poolings_are_ours() -> None:
     assert _pooling(OtherPooling(3)) is None
 
 
+def plain_and_folded(network: nn.Module) -> tuple[nn.Module, nn.Module, Tensor]:
+    """Return a network, its folded copy, and images, in float64."""
+    torch.manual_seed(0)
+    plain = network.double().eval()
+    folded = copy.deepcopy(plain)
+    fold_frozen(folded)
+    return plain, folded, torch.randn(2, 3, 32, 32, dtype=torch.float64)
+
+
 @pytest.mark.parametrize(
     "network",
     [
@@ -125,11 +134,7 @@ def test_which_poolings_are_ours() -> None:
     ids=["resnet", "resnet v1", "lite"],
 )
 def test_a_whole_network_has_the_same_gradient(network: nn.Module) -> None:
-    torch.manual_seed(0)
-    plain = network.double().eval()
-    folded = copy.deepcopy(plain)
-    fold_frozen(folded)
-    x = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    plain, folded, x = plain_and_folded(network)
     found, expected = folded(x), plain(x)
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(gradients(folded, found), gradients(plain, expected))
@@ -160,11 +165,7 @@ def second(module: nn.Module, x: Tensor) -> list[Tensor]:
     ids=["resnet", "lite"],
 )
 def test_second_derivatives_equal_the_unfolded_ones(network: nn.Module) -> None:
-    torch.manual_seed(0)
-    plain = network.double().eval()
-    folded = copy.deepcopy(plain)
-    fold_frozen(folded)
-    x = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    plain, folded, x = plain_and_folded(network)
     torch.testing.assert_close(second(folded, x), second(plain, x))
 
 

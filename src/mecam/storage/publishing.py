@@ -46,7 +46,7 @@ def private_folder(
                     os.rename(folder, work / folder.name)
         try:
             yield work
-        except Exception:
+        except Exception:  # of any type, where the files of a writer vanish; the caller's next try meets all others
             if work.exists():
                 raise
         else:
