@@ -1,0 +1,3 @@
+from mecam._garbage import collect_rarely
+
+collect_rarely()

@@ -1,6 +1,7 @@
 """Settings for the whole suite: one thread per process unless OMP_NUM_THREADS asks for more, Ctrl-C as on a terminal,
 and the repair of torchvision that users get too."""
 
+import functools
 import gc
 import os
 import secrets
@@ -26,12 +27,13 @@ os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "^")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put marks into JUnit's file, from which benchmarks/works_with.py and benchmarks/torture.py write their pages."""
+    of = functools.cache(version)  # reads a file
     for item in items:
         for mark in item.iter_markers("attack"):
             item.user_properties.append(("attack", mark.args[0]))
         for mark in item.iter_markers("works_with"):
             framework, tried = mark.args
-            versions = ", ".join(f"{name} {version(name)}" for name in mark.kwargs["packages"])
+            versions = ", ".join(f"{name} {of(name)}" for name in mark.kwargs["packages"])
             item.user_properties += [("framework", framework), ("tried", tried), ("versions", versions)]
 
 

