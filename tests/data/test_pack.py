@@ -29,10 +29,10 @@ from mecam.data.decode import resample
 from mecam.data.domains import DataError
 from mecam.data.folder import scan
 from mecam.data.open import open_data
-from mecam.data.pack import pack, pack_set
-from mecam.data.shapes import shapes
+from mecam.data.pack import pack
 from mecam.data.store import Store
 from mecam.progress import Event
+from mecam.storage.files import RunError
 from mecam.storage.publishing import leftovers
 from tests.data.conftest import Decoded
 from tests.data.folders import make_folder, pixels_of, save
@@ -149,18 +149,6 @@ def test_the_size_is_that_of_the_upright_image(tmp_path: Path) -> None:
     store = pack(root, tmp_path / "store")
     assert store.size == (12, 16)
     assert store.aspects(0)[0] == pytest.approx(16 / 12)
-
-
-def test_a_data_set_is_packed_as_it_is(tmp_path: Path) -> None:
-    data = shapes(per_class=2)
-    store = pack_set(data, tmp_path / "store")
-    assert store.fingerprint == data.fingerprint
-    for domain in range(4):
-        everything = range(len(data.labels(domain)))
-        assert np.array_equal(store.images(domain, everything).numpy(), data.images(domain, everything).numpy())
-        assert np.array_equal(store.labels(domain), data.labels(domain))
-        assert np.array_equal(store.aspects(domain), data.aspects(domain))
-        assert store.sample_name(domain, 3) == data.sample_name(domain, 3)
 
 
 def test_packing_twice_does_nothing_the_second_time(tmp_path: Path, decoded: Decoded) -> None:
@@ -476,7 +464,7 @@ class TestFullDisk:
     ) -> None:
         root = make_folder(tmp_path / "data", each=10, size=(32, 32))
         with pytest.raises(
-            DataError, match=r"data\.bin: No space left on device \(122,880 bytes to write, [\d,]+ free\)"
+            RunError, match=r"data\.bin: No space left on device \(122,880 bytes to write, [\d,]+ free\)"
         ):
             pack(root, disk / "store")
         assert not decoded()
@@ -498,7 +486,7 @@ class TestFullDisk:
         with monkeypatch.context() as filling:
             filling.setattr(packing, "resample", resample)
             with pytest.raises(
-                DataError, match=r"No space left on device.* What was written before is intact: make room"
+                RunError, match=r"No space left on device.* What was written before is intact: make room"
             ):
                 pack(root, disk / "store", workers=2)
         assert not (disk / "store").exists()
@@ -522,7 +510,7 @@ class TestFullDisk:
             resource.setrlimit(resource.RLIMIT_FSIZE, (5 * IMAGE, 5 * IMAGE))
             try:
                 pack(root, tmp_path / "store")
-            except DataError as error:
+            except RunError as error:
                 messages.put(str(error))
 
         child = fork.Process(target=limited)

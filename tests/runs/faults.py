@@ -8,7 +8,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from mecam.storage.files import StorageError
+from mecam.storage.files import RunError
 
 CALLS = ("open", "write", "chmod", "fsync", "close", "replace", "unlink", "mkdir", "ftruncate")
 Real = Callable[..., Any]
@@ -37,10 +37,10 @@ def _reads(name: str, args: tuple[Any, ...]) -> bool:
 
 
 def refusal_of(work: Callable[[], None]) -> str | None:
-    """Return the message of the StorageError that the work raises, None if it succeeds."""
+    """Return the message of the RunError that the work raises, None if it succeeds."""
     try:
         work()
-    except StorageError as error:
+    except RunError as error:
         return str(error)
     return None
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mecam.storage.checksums import digest_blocks, read_blocks, read_sealed, seal, unseal
-from mecam.storage.files import StorageError
+from mecam.storage.files import RunError
 
 VALUE = {"id": "r", "recipe": {"a": [1]}}
 SEALED = b"""{
@@ -37,7 +37,7 @@ def test_any_change_is_detected(tmp_path: Path) -> None:
     for place in range(len(SEALED)):
         damaged = SEALED[:place] + bytes([SEALED[place] ^ 1]) + SEALED[place + 1 :]
         file.write_bytes(damaged)
-        with pytest.raises(StorageError, match=r"run\.json is damaged"):
+        with pytest.raises(RunError, match=r"run\.json is damaged"):
             read_sealed(file)
     for data, before in ((SEALED[:-1], b""), (SEALED + b"x", b""), (LINE, b"other\n")):
         with pytest.raises(ValueError, match="does not match its checksum"):
@@ -48,7 +48,7 @@ def test_any_change_is_detected(tmp_path: Path) -> None:
 def test_a_checksum_cannot_be_taken_out(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     file.write_text('{"id": "r"}\n')
-    with pytest.raises(StorageError, match=r"run\.json is damaged: its content does not match its checksum"):
+    with pytest.raises(RunError, match=r"run\.json is damaged: its content does not match its checksum"):
         read_sealed(file)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mecam.storage.files import StorageError, clean, is_temporary, make_folder, read_json, write_atomic
+from mecam.storage.files import RunError, clean, is_temporary, make_folder, read_json, write_atomic
 from tests.runs.faults import PowerCuts, Real, before_each, failing, refusal_of
 
 LIMITED = """
@@ -138,7 +138,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: bytes | None, message:
     file = tmp_path / "some.json"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(StorageError, match=message) as refusal:
+    with pytest.raises(RunError, match=message) as refusal:
         read_json(file)
     assert str(file) in str(refusal.value)
 
@@ -148,5 +148,5 @@ def test_a_file_where_a_folder_is_needed_is_named(tmp_path: Path) -> None:
     make_folder(tmp_path / "a" / "b")
     (tmp_path / "file").touch()
     for path in (tmp_path / "file", tmp_path / "file" / "below" / "it"):
-        with pytest.raises(StorageError, match="file is a file; a folder is needed"):
+        with pytest.raises(RunError, match="file is a file; a folder is needed"):
             make_folder(path)

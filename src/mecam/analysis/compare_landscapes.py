@@ -18,8 +18,7 @@ from mecam.analysis.spectrum import eigenpairs
 from mecam.data.domains import DomainSet
 from mecam.progress import Progress, named, silent
 from mecam.runs import find_run, write_atomic
-from mecam.runs.files import make_folder
-from mecam.storage.files import encode_json
+from mecam.storage.files import encode_json, make_folder
 
 # a fixed draw of a split's images: with 384 of them 51 x 51 points of resnet8 took 2 minutes 41 seconds on two cores
 IMAGES = 384

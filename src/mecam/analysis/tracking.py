@@ -37,7 +37,7 @@ from mecam.optim._update import Update
 from mecam.optim.last import LastStep, as_number
 from mecam.optim.vector import Space, unit
 from mecam.runs import records, write_atomic
-from mecam.runs.files import Write
+from mecam.storage.files import Write
 
 # where the passes are; the second pass of optimizers that are not listed is elsewhere
 PASSES: dict[type[SharpnessAware], tuple[str, ...]] = {

@@ -51,10 +51,10 @@ class Parcel:
         while not is_store(place):
             if self.pieces is None:
                 return None
-            with publishing.private_folder(place, error=DataError) as work:
+            with publishing.private_folder(place) as work:
                 if not is_store(place):
                     _write(work / "store", self.pieces)
-                    if not publishing.publish(work / "store", place, error=DataError) and not is_store(place):
+                    if not publishing.publish(work / "store", place) and not is_store(place):
                         raise DataError(f"{place} exists and is not a store; remove it")
         publishing.sweep(place)
         return Store(place)
@@ -63,7 +63,7 @@ class Parcel:
 def _write(folder: Path, files: Mapping[str, Sequence[Any]]) -> None:
     import ray
 
-    with writing(folder, error=DataError):
+    with writing(folder):
         folder.mkdir()
         for name, pieces in files.items():
             with (folder / name).open("xb") as file:

@@ -24,8 +24,7 @@ from mecam.methods import METHODS
 from mecam.progress import Event, Progress, showing, shown, silent
 from mecam.recipe import Recipe, RecipeError, assign, entry_kind, names_in, option, spelled
 from mecam.runs import RunFolder
-from mecam.runs.files import make_folder, writing
-from mecam.storage.files import open_plain
+from mecam.storage.files import make_folder, open_plain, writing
 from mecam.training.build import check_parts, check_start, starts_at_random
 
 if TYPE_CHECKING:

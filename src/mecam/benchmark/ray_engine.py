@@ -32,7 +32,7 @@ from mecam.recipe import Recipe
 from mecam.runs import ClaimedError, RunError, RunFolder, claim
 from mecam.runs.claim import NAME as CLAIM
 from mecam.runs.claim import Writer
-from mecam.runs.files import read_bytes
+from mecam.storage.files import read_bytes
 from mecam.training import environment
 
 RUN, SESSIONS, DONE = "run.json", "sessions.jsonl", "done.json"

@@ -19,8 +19,7 @@ from mecam.data.open import open_data
 from mecam.progress import Event, Progress
 from mecam.recipe import Recipe
 from mecam.runs import ClaimedError, RunError, claim
-from mecam.runs.files import writing
-from mecam.storage.files import open_plain
+from mecam.storage.files import open_plain, writing
 from mecam.training import Interrupted, train
 from mecam.training.watch import accuracies
 

@@ -17,7 +17,6 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -42,8 +41,9 @@ from mecam.data.store import (
 )
 from mecam.data.store import seal as seal_header
 from mecam.progress import Event, Progress
-from mecam.storage import files, publishing
+from mecam.storage import publishing
 from mecam.storage.checksums import digest_blocks, read_blocks, seal, unseal
+from mecam.storage.files import make_folder, write_all, write_atomic, writing
 
 SHARD_BYTES = 8 << 20  # lost by a kill at most, per thread
 INTERVAL = 0.1  # seconds between reports
@@ -56,14 +56,6 @@ OnError = Literal["refuse", "skip"]
 def counted(task: str, done: int, images: int, unreadable: int = 0) -> Event:
     """Return the progress of a phase: "measuring", "packing", or "checking", which writes nothing."""
     return Event(task, done, images, "images", f"{unreadable} unreadable" if unreadable else "")
-
-
-class CannotWriteError(DataError):
-    """The place for a store cannot be written, or is full."""
-
-
-writing = partial(files.writing, error=CannotWriteError)
-write_atomic = partial(files.write_atomic, error=CannotWriteError)
 
 
 class Unreadable(Exception):
@@ -105,7 +97,6 @@ class Plan:
     lengths: NDArray[np.int64]  # bytes of each image in the store
     source: str  # changes with anything else here, and with the images
     read: Callable[[int], Picture]  # raises Unreadable
-    fingerprint: str | None = None  # None: a digest of the names, labels and images
 
     def __len__(self) -> int:
         return len(self.names)
@@ -132,13 +123,13 @@ def write(plan: Plan, out: Path, *, on_error: OnError, threads: int, report: Pro
         report(Event("waiting", text="another process packs the same images"))
 
     while not _exists(plan, out, on_error):
-        with publishing.private_folder(out, waiting=waiting, error=CannotWriteError) as work:
+        with publishing.private_folder(out, waiting=waiting) as work:
             if not _exists(plan, out, on_error):
                 store = work / "store"
-                files.make_folder(store, error=CannotWriteError)
+                make_folder(store)
                 shards = _fill(plan, store / DATA, threads, report)
                 _finish(plan, store, shards, on_error)
-                publishing.publish(store, out, error=CannotWriteError)
+                publishing.publish(store, out)
     publishing.sweep(out)
     return Store(out)
 
@@ -222,7 +213,7 @@ class _Filling:
             if found is None and known is not None and known.digest == digest_blocks([content]):
                 found = known
                 with writing(self.path, len(content)):
-                    files.write_all(self.descriptor, content, start)
+                    write_all(self.descriptor, content, start)
                 self._keep(number, images, found)
                 self.done[number], self.unreadable[number] = len(images), len(found.reasons)
             with contextlib.suppress(OSError):
@@ -245,7 +236,7 @@ class _Filling:
                 content = picture.content
                 pictures[place] = picture.width, picture.height, picture.digest
             with writing(self.path, len(content)):
-                files.write_all(self.descriptor, content, int(self.offsets[image]))
+                write_all(self.descriptor, content, int(self.offsets[image]))
             digest.update(content)
             self.done[number] += 1
         return self._keep(number, images, Shard(digest.hexdigest(), pictures.tobytes().hex(), reasons))
@@ -292,7 +283,7 @@ def _finish(plan: Plan, folder: Path, shards: Sequence[Shard], on_error: OnError
         "counts": np.bincount(domain[kept], minlength=len(plan.domains)).tolist(),
         "size": plan.size,
         **({} if set(plan.sizes) == {plan.size} else {"sizes": plan.sizes}),
-        "fingerprint": plan.fingerprint or _fingerprint(plan, index, domain[kept], contents[NAMES]),
+        "fingerprint": _fingerprint(plan, index, domain[kept], contents[NAMES]),
         "source": plan.source,
         "skipped": [asdict(entry) for entry in skipped],
         "shards": [

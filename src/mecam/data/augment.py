@@ -22,6 +22,10 @@ from mecam._triton import kernels
 from mecam.preprocessing import IMAGENET, Interpolation, Preprocessing
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
+AREA = (0.7, 1.0)  # of a crop, relative to the image's
+ASPECT = (3 / 4, 4 / 3)  # of a crop: width / height, in pixels of the original image
+JITTER = 0.3  # brightness, contrast and saturation are multiplied by 1 +- JITTER; hue is shifted by a part of a turn
+GRAYSCALE = 0.1  # probability
 TRIES = 10  # before the fallback to the largest central crop, as in torchvision
 LUMA = (0.299, 0.587, 0.114)
 # On a CPU a batch is processed in pieces of this many output values, which stay in the cache.
@@ -49,38 +53,20 @@ class Draws:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """Random transforms of training images. The defaults are DomainBed's; a strength of 0 disables an operation.
+    """Random transforms of training images. The defaults are DomainBed's.
 
     Args:
         preprocessing: size, normalization and resampling of the output.
-        area: range of the crop's area relative to the image's.
-        aspect: range of the crop's width / height, in pixels of the original image.
         crop: draw random crops; otherwise the whole image is used as `preprocessing.resize` says.
-        flip, vertical, grayscale: probabilities; `flip` is horizontal.
-        brightness, contrast, saturation: factors are drawn from [max(0, 1 - strength), 1 + strength].
-        hue: the shift is drawn from [-hue, hue] of a full turn.
+        flip, vertical: probabilities; `flip` is horizontal.
+        colors: jitter colors, and convert some images to grayscale.
     """
 
     preprocessing: Preprocessing = IMAGENET
-    area: tuple[float, float] = (0.7, 1.0)
-    aspect: tuple[float, float] = (3 / 4, 4 / 3)
     crop: bool = True
     flip: float = 0.5
     vertical: float = 0.0
-    brightness: float = 0.3
-    contrast: float = 0.3
-    saturation: float = 0.3
-    hue: float = 0.3
-    grayscale: float = 0.1
-
-    def __post_init__(self) -> None:
-        for name, (low, high), most in (("area", self.area, 1.0), ("aspect", self.aspect, math.inf)):
-            if not 0 < low <= high <= most:
-                raise ValueError(f"{name} must be (low, high) with 0 < low <= high <= {most}, got {(low, high)}")
-        bounds = {"flip": 1.0, "vertical": 1.0, "grayscale": 1.0, "hue": 0.5}
-        for name in ("flip", "vertical", "grayscale", "brightness", "contrast", "saturation", "hue"):
-            if not 0 <= getattr(self, name) <= bounds.get(name, math.inf):
-                raise ValueError(f"{name} must be in [0, {bounds.get(name, math.inf)}], got {getattr(self, name)}")
+    colors: bool = True
 
     def __call__(
         self, images: Tensor, aspects: Tensor | None = None, *, generator: torch.Generator | None = None
@@ -104,9 +90,11 @@ class Augmentation:
         flip = uniform() < self.flip
         order = uniform(4).argsort(dim=1)
         factors = uniform(4)
-        for column, (low, high) in zip(factors.unbind(1), self._ranges(), strict=True):
+        jitter = JITTER if self.colors else 0.0
+        for column, middle in zip(factors.unbind(1), (1, 1, 1, 0), strict=True):
+            low, high = middle - jitter, middle + jitter
             column.mul_(high - low).add_(low)
-        gray = uniform() < self.grayscale
+        gray = uniform() < (GRAYSCALE if self.colors else 0.0)
         vertical = uniform() < self.vertical if self.vertical else torch.zeros_like(gray)
         return Draws(box, flip, order, factors, gray, vertical)
 
@@ -130,29 +118,24 @@ class Augmentation:
     def _colours(self, images: Tensor, draws: Draws) -> Tensor:
         """Return the images in [0, 1], before normalization."""
         x = _crop(images, draws.box, self.preprocessing.size, draws.flip, self.preprocessing.interpolation)
-        if any((self.brightness, self.contrast, self.saturation, self.hue)):
-            x = _jitter(x, draws.order, draws.factors)
-        if self.grayscale:
-            x = torch.where(_per_image(draws.gray), _luma(x), x)
-        return x
+        if not self.colors:
+            return x
+        x = _jitter(x, draws.order, draws.factors)
+        return torch.where(_per_image(draws.gray), _luma(x), x)
 
     def _kernels(self, images: Tensor) -> Any:
         return _kernels_for(images, self.preprocessing)
-
-    def _ranges(self) -> tuple[tuple[float, float], ...]:
-        strengths = self.brightness, self.contrast, self.saturation
-        return *((max(0.0, 1 - strength), 1 + strength) for strength in strengths), (-self.hue, self.hue)
 
     def _draw_box(self, images: Tensor, aspects: Tensor | None, shape: Tensor, place: Tensor) -> Tensor:
         """Return the first of ten random boxes that fits into the image, else the largest central one."""
         stored = images.shape[-2], images.shape[-1]
         ratio = torch.full_like(place[:, :1], stored[1] / stored[0]) if aspects is None else aspects[:, None]
         scale, turn = shape.unbind(-1)
-        area = _between(scale, *self.area)
-        aspect = _between(turn, *map(math.log, self.aspect)).exp()
+        area = _between(scale, *AREA)
+        aspect = _between(turn, *map(math.log, ASPECT)).exp()
         # In an image of width `ratio` and height 1, a box of aspect a and relative area s is sqrt(s ratio a) wide.
         tall, wide = (area * ratio / aspect).sqrt(), (area * aspect / ratio).sqrt()
-        nearest = ratio.clamp(*self.aspect)  # the fallback's aspect: one side is full, the other the longest allowed
+        nearest = ratio.clamp(*ASPECT)  # the fallback's aspect: one side is full, the other the longest allowed
         tall = torch.cat([tall, (ratio / nearest).clamp(max=1)], dim=1)
         wide = torch.cat([wide, (nearest / ratio).clamp(max=1)], dim=1)
         sizes = torch.stack([(tall * stored[0]).round(), (wide * stored[1]).round()], dim=-1)

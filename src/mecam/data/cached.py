@@ -22,7 +22,7 @@ import numpy as np
 from mecam.data.scan import Scan
 from mecam.data.store import Store, available_cores, is_store
 from mecam.storage.checksums import digest_blocks
-from mecam.storage.files import StorageError, write_atomic
+from mecam.storage.files import RunError, write_atomic
 
 SAMPLE = 64  # files that are read at each opening
 STATES = 8  # noted per listing: of copies of a folder, and of former contents
@@ -40,7 +40,7 @@ class Found:
     def note(self) -> None:
         """Note that the path is that of the files in this state. A cache that is read-only is fine."""
         states = dict([*_noted(self.listing).items(), (self.state, self.path.name)][-STATES:])
-        with contextlib.suppress(StorageError, OSError):
+        with contextlib.suppress(RunError, OSError):
             write_atomic(_notes(self.listing), json.dumps(states).encode())
 
 

@@ -18,20 +18,8 @@ SPLITS = frozenset(
 # words in names of domains, beside years; classes are rarely called so
 DOMAIN_WORDS = frozenset(
     (
-        *(
-            "amazon",
-            "art",
-            "caltech",
-            "cartoon",
-            "clip",
-            "clipart",
-            "dslr",
-            "infograph",
-            "labelme",
-            "painting",
-            "photo",
-        ),
-        *("quickdraw", "real", "sketch", "synthetic", "voc", "webcam"),
+        *("amazon", "art", "caltech", "cartoon", "clip", "clipart", "dslr", "infograph", "labelme", "painting"),
+        *("photo", "quickdraw", "real", "sketch", "synthetic", "voc", "webcam"),
         *("batch", "cam", "camera", "center", "centre", "clinic", "domain", "factory", "hospital", "lab", "laboratory"),
         *("loc", "location", "microscope", "museum", "scanner", "session", "site", "source"),
     )
@@ -143,8 +131,4 @@ def _are_splits(names: Sequence[str]) -> bool:
 
 def _like_a_domain(name: str) -> bool:
     words = re.findall(r"[a-z]+|\d+", name.lower())
-    return any(word in DOMAIN_WORDS or word.rstrip("s") in DOMAIN_WORDS or _is_year(word) for word in words)
-
-
-def _is_year(word: str) -> bool:
-    return re.fullmatch(r"(19|20)\d\d", word) is not None
+    return any({word, word.rstrip("s")} & DOMAIN_WORDS or re.fullmatch(r"(19|20)\d\d", word) for word in words)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mecam.data import cached, known, shapes, used
-from mecam.data._writing import CannotWriteError
 from mecam.data.domains import DataError, DomainSet
 from mecam.data.folder import scan
 from mecam.data.known import KNOWN, Known
-from mecam.data.pack import OnError, listing_digest, pack, pack_set
+from mecam.data.pack import OnError, listing_digest, pack
 from mecam.data.scan import MissingClasses, Scan
 from mecam.data.store import Store, is_store
 from mecam.data.table import SUFFIXES, is_table
 from mecam.near import hint, plain
 from mecam.progress import Progress
+from mecam.storage.files import RunError
 from mecam.storage.publishing import sweep
 
 SHAPES = "shapes"
@@ -56,7 +55,7 @@ def open_data(
     given = {"layout": layout, "domain_from": domain_from}
     if str(name_or_path) == SHAPES:
         _refuse(given, "the embedded data set has fixed domains; leave this option out")
-        return _shapes(cache)
+        return shapes.shapes()
     cache = cache_folder() if cache is None else Path(cache)
     path, name = _find(name_or_path, root)
     if is_store(path):
@@ -76,7 +75,7 @@ def open_data(
         store = pack(images, found.path, name=name, workers=workers, on_error=on_error, progress=progress)
         found.note()
         return _noted(cache, path, store)
-    except (CannotWriteError, PermissionError) as error:
+    except (RunError, PermissionError) as error:
         raise DataError(
             f"{error}. It is in the cache, {cache}: set ${CACHE} to a folder that can be written"
         ) from error
@@ -128,19 +127,6 @@ def expanded(path: Path | str, advice: str = "give the whole path") -> Path:
         return Path(path).expanduser()
     except RuntimeError as error:
         raise DataError(f"{path}: there is no such home folder; {advice}") from error
-
-
-def _shapes(cache: Path | None) -> DomainSet:
-    """Open the embedded set; it is drawn again after a change of this package's code."""
-    digest = hashlib.blake2b(digest_size=16)
-    try:
-        cache = cache_folder() if cache is None else Path(cache)
-        for source in sorted(Path(__file__).parent.glob("*.py")):
-            digest.update(source.read_bytes())
-        out = cache / "stores" / f"{SHAPES}-{digest.hexdigest()}"
-        return Store(out) if is_store(out) else pack_set(shapes.shapes(), out)
-    except (OSError, DataError):  # no writable or intact cache: drawing takes a second
-        return shapes.shapes()
 
 
 def locate(name_or_path: str | Path) -> Path:

@@ -1,4 +1,4 @@
-"""Pack a folder of images, or any data set, into a store: decode once, then read as fast as the disk.
+"""Pack a folder of images into a store: decode once, then read as fast as the disk.
 
 Threads decode (Pillow releases the GIL) and write in parallel, in little memory. A store appears in full or not at all.
 After a kill or a full disk the same call resumes. A second process that packs the same data waits for the first.
@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 
 from mecam.data._writing import OnError, Picture, Plan, Unreadable, counted, write
 from mecam.data.decode import Resampled, Room, measure, resample
-from mecam.data.domains import DataError, DomainSet
+from mecam.data.domains import DataError
 from mecam.data.duplicates import Duplicates, Pictures, look
 from mecam.data.folder import hidden, scan
 from mecam.data.scan import Scan
 from mecam.data.store import Mode, Skipped, Store, available_cores
 from mecam.progress import Progress, silent
 
-__all__ = ["PIXEL_LIMIT", "SIDE", "OnError", "inspect", "listing_digest", "pack", "pack_set"]
+__all__ = ["PIXEL_LIMIT", "SIDE", "OnError", "inspect", "listing_digest", "pack"]
 
 SIDE = 320  # pixels per side where images differ in size or are larger
 PIXEL_LIMIT = 8 << 30  # bytes of pixels above which "auto" stores the files' own bytes
@@ -87,36 +87,6 @@ def pack(
         read=reader.read,
     )
     return write(plan, Path(out), on_error=on_error, threads=threads, report=report)
-
-
-def pack_set(data: DomainSet, out: Path | str) -> Store:
-    """Return a store of the pixels of a data set that is not a folder, with its fingerprint."""
-    labels, aspects = ([of(domain) for domain in range(len(data.domains))] for of in (data.labels, data.aspects))
-    places = [(domain, image) for domain, own in enumerate(labels) for image in range(len(own))]
-
-    def read(image: int) -> Picture:
-        domain, index = places[image]
-        content = data.images(domain, [index]).numpy().tobytes()
-        height = 1 << 16  # an original size that has the aspect
-        width = round(height * float(aspects[domain][index]))
-        return Picture(content, width, height, hashlib.blake2b(content, digest_size=8).digest())
-
-    plan = Plan(
-        name=data.name,
-        domains=data.domains,
-        classes=data.classes,
-        counts=tuple(map(len, labels)),
-        names=[data.sample_name(*place) for place in places],
-        labels=np.concatenate(labels),
-        mode="decoded",
-        size=data.size,
-        sizes=(data.size,) * len(data.domains),
-        lengths=np.full(len(places), 3 * data.size[0] * data.size[1]),
-        source=f"{data.fingerprint} {data.name}",
-        read=read,
-        fingerprint=data.fingerprint,
-    )
-    return write(plan, Path(out), on_error="refuse", threads=1, report=silent)
 
 
 def inspect(

@@ -23,12 +23,8 @@ OPERATIONS = (
 )
 ROUNDS = 2
 MAGNITUDE = 9 / 30
-BLEND, SHEAR, ROTATE, TRANSLATE = (
-    0.9,
-    0.3,
-    math.radians(30),
-    2 * 150 / 331,
-)  # at magnitude 1; a translation of 2 is a side
+# at magnitude 1; a translation of 2 is a side
+BLEND, SHEAR, ROTATE, TRANSLATE = 0.9, 0.3, math.radians(30), 2 * 150 / 331
 LEVELS = 2 ** (8 - round(4 * MAGNITUDE))  # of posterized colors
 THRESHOLD = 1 - MAGNITUDE  # above it, solarize inverts
 
@@ -45,11 +41,7 @@ class RandDraws(Draws):
 class RandAugment(Augmentation):
     """Random crops and flips, and RandAugment in place of colour jitter and grayscale."""
 
-    brightness: float = 0.0
-    contrast: float = 0.0
-    saturation: float = 0.0
-    hue: float = 0.0
-    grayscale: float = 0.0
+    colors: bool = False
 
     def draw(
         self, images: Tensor, aspects: Tensor | None = None, *, generator: torch.Generator | None = None

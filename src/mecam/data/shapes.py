@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import torch
@@ -51,8 +51,9 @@ class ShapesSet:
         return digest.hexdigest()
 
 
+@cache
 def shapes(seed: int = 0, per_class: int = 80) -> ShapesSet:
-    """Draw 4 domains x 7 classes x `per_class` images of 32 pixels."""
+    """Draw 4 domains x 7 classes x `per_class` images of 32 pixels, once per process."""
     if per_class < 1:
         raise ValueError(f"per_class must be at least 1, got {per_class!r}")
     return ShapesSet(

@@ -36,7 +36,7 @@ from mecam.data.decode import MAX_PIXELS, Room, resample
 from mecam.data.domains import DataError, DomainSet
 from mecam.preprocessing import Resize
 from mecam.storage.checksums import digest_blocks, read_blocks
-from mecam.storage.files import read_json
+from mecam.storage.files import RunError, read_json
 
 FORMAT, VERSION, VERSION_OF_SIZES = "mecam store", 1, 2  # 2: domains differ in the size of their images
 HEADER, DATA, INDEX, NAMES = "store.json", "data.bin", "index.bin", "names.bin"
@@ -314,7 +314,10 @@ def _read_header(folder: Path) -> dict[str, Any]:
     path = folder / HEADER
     if not is_store(folder):
         raise DataError(f"{folder} is not a store: there is no {path}; pack a folder")
-    header = read_json(path, error=lambda message: DataError(f"{message}; {REPACK}"))
+    try:
+        header = read_json(path)
+    except RunError as error:
+        raise DataError(f"{error}; {REPACK}") from error
     if header.get("format") != FORMAT:
         raise DataError(f"{folder} is not a store: {path} was not written by mecam; give a folder that mecam packed")
     if header.get("version") not in (VERSION, VERSION_OF_SIZES):

@@ -11,12 +11,12 @@ import os
 from pathlib import Path
 
 from mecam.storage.checksums import digest_blocks
-from mecam.storage.files import StorageError, make_folder, write_atomic
+from mecam.storage.files import RunError, make_folder, write_atomic
 
 
 def note(cache: Path, path: Path | str, content: str) -> None:
     """Note that the user opened this path, with content of this digest. A cache that is read-only is fine."""
-    with contextlib.suppress(StorageError, OSError):
+    with contextlib.suppress(RunError, OSError):
         file = _file(cache, path, content)
         if not file.exists():
             make_folder(file.parent)

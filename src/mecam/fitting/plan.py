@@ -11,8 +11,8 @@ from mecam.defaults import PROTOCOL
 from mecam.models.registry import find as find_backbone
 from mecam.recipe import Recipe, RecipeError
 from mecam.runs import RunError, write_atomic
-from mecam.runs.files import Write, read_sealed
-from mecam.storage.checksums import seal
+from mecam.storage.checksums import read_sealed, seal
+from mecam.storage.files import Write
 
 FILE = "fit.json"
 GIVEN = ("data", "backbone", "weights", "seed", *READING)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from mecam.runs import RunFolder
 from mecam.runs.claim import Writer
-from mecam.runs.files import read_bytes
+from mecam.storage.files import read_bytes
 
 
 def publish(run: RunFolder, out: Path, writer: Writer) -> None:

@@ -37,9 +37,9 @@ from mecam.recipe import Recipe, RecipeError, spelled
 from mecam.report import write as write_report
 from mecam.runs import RunError, RunFolder, claim
 from mecam.runs.claim import Writer
-from mecam.runs.files import read_bytes, read_sealed
 from mecam.serving import Confidence, ExportError, export, load_model
-from mecam.storage.checksums import digest, seal
+from mecam.storage.checksums import digest, read_sealed, seal
+from mecam.storage.files import read_bytes
 from mecam.training import train
 from mecam.training.features import has_features
 from mecam.training.loop import FINAL as FINAL_EVALUATION

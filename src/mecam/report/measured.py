@@ -66,7 +66,7 @@ def read_curvature(folder: Path, run: int) -> Curvature | None:
     file = folder / CURVATURE
     if not file.exists():
         return None
-    values = read_json(file, error=ValueError)
+    values = read_json(file)
     loss, norm, eigenvalue = (
         short(float(_array(file, values, name, 0))) for name in ("loss", "gradient_norm", "largest_eigenvalue")
     )
@@ -81,7 +81,7 @@ def read_surface(folder: Path, run: int) -> Surface | None:
     file = folder / LANDSCAPE
     if not file.exists():
         return None
-    values = read_json(file, error=ValueError)
+    values = read_json(file)
     x, y, loss = _array(file, values, "x", 1), _array(file, values, "y", 1), _array(file, values, "loss", 2)
     if loss.shape != (len(y), len(x)):
         raise ValueError(f"{file} has a loss grid that does not fit its x and y")

@@ -16,7 +16,6 @@ from mecam.report.commands import command, toml
 from mecam.report.curves import Number, curve
 from mecam.report.images import class_names, picture, read_columns
 from mecam.runs import RunError, RunFolder, runs_in
-from mecam.runs.files import read_sealed
 from mecam.runs.timing import read_timing
 from mecam.serving.chart import calibration_plot
 from mecam.serving.labelled import Labelled
@@ -24,6 +23,7 @@ from mecam.serving.page import Mistakes, confusion, document, table, wrong_image
 from mecam.serving.tally import Tally
 from mecam.serving.weights import where
 from mecam.splits import Part, Split, summarize
+from mecam.storage.checksums import read_sealed
 from mecam.training.reopen import reopen
 
 PARTS = {Part.TRAINING: "training images", Part.HELD_OUT: "held-out images"}

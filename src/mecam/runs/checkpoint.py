@@ -22,9 +22,8 @@ from torch import Tensor
 from mecam.runs._tensors import pack, unpack
 from mecam.runs._tree import decode, encode
 from mecam.runs.claim import Writer
-from mecam.runs.files import RunError, read_bytes, read_json, reading
 from mecam.storage.checksums import digest
-from mecam.storage.files import clean, encode_json
+from mecam.storage.files import RunError, clean, encode_json, read_bytes, read_json, reading
 
 MANIFEST = "manifest.json"
 UNCLAIMED = Writer()

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mecam.runs.files import RunError, make_folder, write_together, writing
 from mecam.storage import claims
-from mecam.storage.files import discard
+from mecam.storage.files import RunError, discard, make_folder, write_together, writing
 
 NAME = "claim"
 

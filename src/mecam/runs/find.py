@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from mecam.runs.files import RunError
 from mecam.runs.folder import RunFolder
+from mecam.storage.files import RunError
 
 PARTS = ("run.json", "done.json", "records.jsonl", "checkpoint")  # any of them marks the folder of a run
 

@@ -28,10 +28,9 @@ from typing import TYPE_CHECKING, Any
 
 from mecam.runs import records, sessions
 from mecam.runs.claim import Writer, claim
-from mecam.runs.files import RunError, make_folder, read_bytes, read_sealed, reading
 from mecam.runs.summary import in_words, summary
-from mecam.storage.checksums import digest, digest_file, seal
-from mecam.storage.files import clean
+from mecam.storage.checksums import digest, digest_file, read_sealed, seal
+from mecam.storage.files import RunError, clean, make_folder, read_bytes, reading
 
 if TYPE_CHECKING:  # tables are made without torch, which takes a second to import
     from torch import Tensor

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mecam.runs.files import RunError, Write, read_bytes, write_atomic
+from mecam.storage.files import RunError, Write, read_bytes, write_atomic
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mecam.runs.files import RunError, Write, read_bytes, write_atomic
 from mecam.storage.checksums import seal, unseal
+from mecam.storage.files import RunError, Write, read_bytes, write_atomic
 
 CODE = ("mecam", "source", "numpy", "timm", "pytorch_optimizer")  # entries that may change more than the last bits
 CIRCUMSTANCES = ("torch", "cuda", "device", "precision", "ranks", "processor", "instruction_set", "threads")

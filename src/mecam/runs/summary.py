@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from mecam.progress import clock
-from mecam.runs.files import RunError
 from mecam.runs.timing import read_timing
 from mecam.splits import balanced_accuracy, summarize
+from mecam.storage.files import RunError
 
 if TYPE_CHECKING:
     from mecam.runs.folder import RunFolder

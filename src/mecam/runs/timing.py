@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mecam.progress import Event, Progress
-from mecam.runs.files import RunError, Write, read_json, write_atomic
+from mecam.storage.files import RunError, Write, read_json, write_atomic
 
 TIMING = "timing.json"
 

@@ -15,7 +15,6 @@ from mecam.columns import as_text
 from mecam.data.domains import DataError
 from mecam.progress import Event, Progress, no_lines, showing
 from mecam.runs import write_atomic
-from mecam.runs.files import make_folder, writing
 from mecam.serving.confidence import Together
 from mecam.serving.evaluation import Evaluation, summarize
 from mecam.serving.labelled import Labelled, find_labelled
@@ -23,6 +22,7 @@ from mecam.serving.model import Prediction, TrainedModel, load_model
 from mecam.serving.page import Mistakes, evaluation_page
 from mecam.serving.tables import DIGITS
 from mecam.serving.tally import Tally
+from mecam.storage.files import make_folder, writing
 
 Write = Callable[[Labelled, Prediction], object]
 

@@ -16,9 +16,9 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from mecam.runs import RunError, write_atomic
-from mecam.runs.files import make_folder
 from mecam.serving.confidence import Confidence
 from mecam.serving.model import TrainedModel
+from mecam.storage.files import make_folder
 
 PRECISIONS = (0.8, 0.9, 0.95, 0.99)  # whose thresholds are written
 TOLERANCE = 1e-4  # relative difference between the logits of the export and of the model

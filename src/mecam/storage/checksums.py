@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mecam.storage.files import MOST_BYTES, MOST_JSON, MakeError, StorageError, open_plain, read_bytes
+from mecam.storage.files import MOST_BYTES, MOST_JSON, RunError, open_plain, read_bytes
 
 SEAL = re.compile(rb',\s+"checksum": "([0-9a-f]{64})"\s*}\n\Z')  # the end of a sealed object
 BLOCK = 1 << 20
@@ -67,9 +67,9 @@ def unseal(data: bytes, before: bytes = b"") -> dict[str, Any]:
     return value
 
 
-def read_sealed(path: Path, *, error: MakeError = StorageError) -> dict[str, Any]:
+def read_sealed(path: Path) -> dict[str, Any]:
     """Return the sealed object in a file."""
     try:
-        return unseal(read_bytes(path, most=MOST_JSON, error=error))
+        return unseal(read_bytes(path, most=MOST_JSON))
     except (ValueError, RecursionError) as cause:
-        raise error(f"{path} is damaged: {cause}") from cause
+        raise RunError(f"{path} is damaged: {cause}") from cause

@@ -32,7 +32,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from mecam.storage.files import open_plain, read_bytes
+from mecam.storage.files import RunError, open_plain, read_bytes
 
 HEARTBEAT = 10.0  # seconds between two touches of a claim by its owner
 STALE = 120.0  # seconds after the last heartbeat at which the claim of an unreachable owner expires
@@ -182,13 +182,11 @@ def is_held(folder: Path, name: str) -> bool:
 def _require_free(path: Path, now: float, *, redate: bool = False) -> None:
     """Raise HeldError unless the claim in this file has ended; `now` is the file system's time."""
     try:
-        content, touched = read_bytes(path, most=MOST, error=HeldError), path.stat(follow_symlinks=False).st_mtime
-    except HeldError:
+        content, touched = read_bytes(path, most=MOST), path.stat(follow_symlinks=False).st_mtime
+    except (RunError, FileNotFoundError) as error:
         if not os.path.lexists(path):  # taken over and swept meanwhile
             return
-        raise
-    except FileNotFoundError:
-        return
+        raise HeldError(str(error)) from error
     if content.rstrip() == RELEASED:
         return
     owner = _owner(content)

@@ -1,7 +1,4 @@
-"""Write files so that they appear in full or not at all, and read them back.
-
-Every function that fails raises what `error` makes of the message: an exception class, or a function that adds advice.
-"""
+"""Write files so that they appear in full or not at all, and read them back. What fails raises RunError."""
 
 from __future__ import annotations
 
@@ -30,36 +27,34 @@ _UMASK = os.umask(0o077)
 os.umask(_UMASK)
 
 
-class StorageError(RuntimeError):
-    """A file that cannot be written or read. The message names the file."""
+Write = Callable[[Path, bytes], None]  # replaces the content of a file
 
 
-MakeError = Callable[[str], Exception]
+class RunError(RuntimeError):
+    """A file or a run that cannot be written, read or used. The message names the file and what to do."""
 
 
-def write_atomic(
-    path: Path | str, data: bytes, *, staging: Path | None = None, error: MakeError = StorageError
-) -> None:
+def write_atomic(path: Path | str, data: bytes) -> None:
     """Replace the content of a file. A crash at any moment leaves the old content or the new one.
 
-    The file is private to its owner while it is written. In place it has the permissions of any new file. `staging` is
-    the folder to write it in, on the same file system; by default that of `path`.
+    The file is private to its owner while it is written. In place it has the permissions of any new file.
     """
-    write_together({Path(path): data}, staging=staging, error=error)
+    write_together({Path(path): data})
 
 
-def write_together(
-    contents: Mapping[Path, bytes], *, staging: Path | None = None, error: MakeError = StorageError
-) -> None:
-    """Replace the content of several files, as `write_atomic` does. All are complete before the first is replaced."""
+def write_together(contents: Mapping[Path, bytes], *, staging: Path | None = None) -> None:
+    """Replace the content of several files, as `write_atomic` does. All are complete before the first is replaced.
+
+    `staging` is the folder to write them in, on the same file system; by default that of each file.
+    """
     complete: dict[Path, Path] = {}
     try:
         for path, data in contents.items():
             complete[path] = (staging or path.parent) / secrets.token_hex(8).join(TEMPORARY)
-            with writing(path, len(data), error=error):
+            with writing(path, len(data)):
                 _write_new(complete[path], data)
         for path, temporary in complete.items():
-            with writing(path, len(contents[path]), error=error):
+            with writing(path, len(contents[path])):
                 os.replace(temporary, path)
                 sync_folder(path.parent)
         if staging is None:
@@ -107,19 +102,19 @@ def write_all(descriptor: int, data: bytes, offset: int | None = None) -> None:
         rest = rest[os.write(descriptor, rest) if place is None else os.pwrite(descriptor, rest, place) :]
 
 
-def make_folder(folder: Path, *, error: MakeError = StorageError) -> None:
+def make_folder(folder: Path) -> None:
     """Create a folder and its parents durably, unless it exists."""
     try:
         if folder.is_dir():
             return
-        make_folder(folder.parent, error=error)
+        make_folder(folder.parent)
         os.mkdir(folder)
         sync_folder(folder.parent)
     except FileExistsError as cause:
         if not folder.is_dir():  # another process may have created it meanwhile
-            raise error(f"{folder} is a file; a folder is needed there. Choose another place") from cause
+            raise RunError(f"{folder} is a file; a folder is needed there. Choose another place") from cause
     except OSError as cause:
-        raise error(f"cannot make the folder {folder}: {cause.strerror or cause}") from cause
+        raise RunError(f"cannot make the folder {folder}: {cause.strerror or cause}") from cause
 
 
 def sync_folder(folder: Path) -> None:
@@ -136,13 +131,13 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def writing(path: Path, size: int | None = None, *, error: MakeError = StorageError) -> Iterator[None]:
+def writing(path: Path, size: int | None = None) -> Iterator[None]:
     """Turn an OSError into an error that names the file. `size` is the number of bytes to write."""
     try:
         yield
     except OSError as cause:
         advice = _space_advice(path, size) if cause.errno in NO_SPACE else ""
-        raise error(f"cannot write {path}: {cause.strerror or cause}{advice}") from cause
+        raise RunError(f"cannot write {path}: {cause.strerror or cause}{advice}") from cause
 
 
 def _space_advice(path: Path, size: int | None) -> str:
@@ -189,31 +184,31 @@ def open_plain(path: Path | str, flags: int) -> int:
     return descriptor
 
 
-def read_bytes(path: Path, *, most: int = MOST_BYTES, error: MakeError = StorageError) -> bytes:
+def read_bytes(path: Path, *, most: int = MOST_BYTES) -> bytes:
     """Return the content of a regular file of at most this size. Links are not followed."""
-    with reading(path, error=error), open(path, "rb", opener=open_plain) as file:
+    with reading(path), open(path, "rb", opener=open_plain) as file:
         size = os.fstat(file.fileno()).st_size
         if size > most:
-            raise error(f"{path} is refused: it has {size:,} bytes; at most {most:,} are read")
+            raise RunError(f"{path} is refused: it has {size:,} bytes; at most {most:,} are read")
         return file.read()
 
 
 @contextlib.contextmanager
-def reading(path: Path, *, error: MakeError = StorageError) -> Iterator[None]:
+def reading(path: Path) -> Iterator[None]:
     """Turn an OSError into an error that names the file."""
     try:
         yield
     except OSError as cause:
-        raise error(f"cannot read {path}: {cause.strerror or cause}") from cause
+        raise RunError(f"cannot read {path}: {cause.strerror or cause}") from cause
 
 
-def read_json(path: Path | str, data: bytes | None = None, *, error: MakeError = StorageError) -> dict[str, Any]:
-    """Return the JSON object in a file, or in `data`, its content."""
-    data = read_bytes(Path(path), most=MOST_JSON, error=error) if data is None else data
+def read_json(path: Path | str) -> dict[str, Any]:
+    """Return the JSON object in a file."""
+    data = read_bytes(Path(path), most=MOST_JSON)
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as cause:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
-        raise error(f"{path} is damaged: it is not JSON ({cause})") from cause
+        raise RunError(f"{path} is damaged: it is not JSON ({cause})") from cause
     if not isinstance(value, dict):
-        raise error(f"{path} is damaged: it holds a {type(value).__name__}, not a JSON object")
+        raise RunError(f"{path} is damaged: it holds a {type(value).__name__}, not a JSON object")
     return value

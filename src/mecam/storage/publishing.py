@@ -21,25 +21,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from mecam.storage import claims
-from mecam.storage.files import MakeError, StorageError, make_folder, sync_folder, writing
+from mecam.storage.files import make_folder, sync_folder, writing
 
 INTERVAL = 0.1  # seconds between tries to claim the place
 
 
 @contextlib.contextmanager
-def private_folder(
-    place: Path, *, waiting: Callable[[], object] = lambda: None, error: MakeError = StorageError
-) -> Iterator[Path]:
+def private_folder(place: Path, *, waiting: Callable[[], object] = lambda: None) -> Iterator[Path]:
     """Yield a new folder for what will be published at `place`, with the folders of earlier writers inside.
 
     `waiting` is called repeatedly while another process has the claim. On success the folder is removed; after an
     error it is kept for the next writer. If another process has taken it over, the error is suppressed: the caller
     looks at `place` and tries again.
     """
-    make_folder(place.parent, error=error)
-    with _claimed(place, waiting, error):
+    make_folder(place.parent)
+    with _claimed(place, waiting):
         work = place.parent / f".{place.name}.packing-{secrets.token_hex(8)}"
-        make_folder(work, error=error)
+        make_folder(work)
         for folder in leftovers(place):
             with contextlib.suppress(OSError):  # its writer has removed it meanwhile
                 if folder != work:
@@ -53,9 +51,9 @@ def private_folder(
             shutil.rmtree(work, ignore_errors=True)
 
 
-def publish(folder: Path, place: Path, *, error: MakeError = StorageError) -> bool:
+def publish(folder: Path, place: Path) -> bool:
     """Move a finished folder to its place, durably. Return False if a folder with content is there."""
-    with writing(place, error=error):
+    with writing(place):
         sync_folder(folder)
         try:
             os.rename(folder, place)
@@ -69,7 +67,7 @@ def publish(folder: Path, place: Path, *, error: MakeError = StorageError) -> bo
 
 def leftovers(place: Path) -> list[Path]:
     """Return the folders of writers of `place`."""
-    name = re.compile(rf"\.{re.escape(place.name)}\.packing(-[0-9a-f]{{16}})?")  # earlier versions had no token
+    name = re.compile(rf"\.{re.escape(place.name)}\.packing-[0-9a-f]{{16}}")
     return [Path(entry.path) for entry in os.scandir(place.parent) if name.fullmatch(entry.name)]
 
 
@@ -84,9 +82,9 @@ def sweep(place: Path) -> None:
 
 
 @contextlib.contextmanager
-def _claimed(place: Path, waiting: Callable[[], object], error: MakeError) -> Iterator[None]:
+def _claimed(place: Path, waiting: Callable[[], object]) -> Iterator[None]:
     while True:
-        with writing(place, error=error), contextlib.suppress(claims.HeldError):
+        with writing(place), contextlib.suppress(claims.HeldError):
             held = claims.acquire(place.parent, _claim_of(place))
             break
         waiting()

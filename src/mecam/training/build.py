@@ -44,12 +44,11 @@ ON_GPU: dict[str, dict[str, Any]] = {
     "adamw": {"fused": True, "capturable": True},
     "sgd": {"fused": True},
 }
-NO_COLORS: dict[str, Any] = dict.fromkeys(("brightness", "contrast", "saturation", "hue", "grayscale"), 0.0)
 AUGMENTATIONS: dict[str, Callable[[Preprocessing], Augmentation]] = {
     "protocol": Augmentation,
     "flips": partial(Augmentation, vertical=0.5),
     "randaugment": RandAugment,
-    "none": partial(Augmentation, crop=False, flip=0.0, **NO_COLORS),
+    "none": partial(Augmentation, crop=False, flip=0.0, colors=False),
 }
 
 

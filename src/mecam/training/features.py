@@ -23,8 +23,8 @@ from mecam.progress import Event, Progress, silent
 from mecam.recipe import Recipe
 from mecam.runs import write_atomic
 from mecam.runs._tensors import pack, unpack
-from mecam.runs.files import make_folder
 from mecam.storage.checksums import digest_blocks
+from mecam.storage.files import make_folder
 from mecam.training.build import build_network
 from mecam.training.evaluate import BATCH, BATCH_ON_CPU, evaluating
 from mecam.training.machine import Machine

@@ -18,7 +18,7 @@ from mecam.data.domains import DomainSet
 from mecam.progress import Progress, silent
 from mecam.recipe import recipe_of
 from mecam.runs import RunError, RunFolder, sessions
-from mecam.runs.files import read_bytes
+from mecam.storage.files import read_bytes
 from mecam.training.loop import Warn, carry_out
 from mecam.training.reopen import reopen, require_weights
 

@@ -21,8 +21,7 @@ from mecam.optim.registry import find as find_optimizer
 from mecam.progress import clock
 from mecam.recipe import Recipe, RecipeError, names_in
 from mecam.runs import write_atomic
-from mecam.runs.files import read_sealed
-from mecam.storage.checksums import seal
+from mecam.storage.checksums import read_sealed, seal
 from mecam.training.build import check_parts, starts_at_random
 from mecam.training.footprint import available_memory, memory_of_step
 from mecam.training.machine import Machine
