@@ -7,7 +7,6 @@ maximum (large t). `register` makes it available by name in this process, to rec
 import math
 import sys
 import tempfile
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -27,10 +26,7 @@ class Tilt(Method):
     name = "tilt"
     sources = 2  # it compares domains
     compares = True
-    hyperparameters: Mapping[str, Hyperparameter] = {"t": Hyperparameter("weight of the largest losses", low=0.01)}
-
-    def __init__(self, t: float = 1.0) -> None:
-        self.t = t
+    t = Hyperparameter("weight of the largest losses", 1.0, low=0.01)
 
     def loss(self, network: Any, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002
         logits = network(batch.images).chunk(batch.domains)

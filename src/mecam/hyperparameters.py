@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, overload
 
 from torch import Tensor
 
@@ -47,7 +48,10 @@ Search = Choice | Uniform | LogUniform
 
 @dataclass(frozen=True)
 class Hyperparameter:
-    """Meaning, default, allowed range (bounds included unless `open_low`/`open_high`) and search space."""
+    """Meaning, default, allowed range (bounds included unless `open_low`/`open_high`) and search space.
+
+    In the body of a class it declares an attribute, whose value each instance has.
+    """
 
     meaning: str
     default: float | None = None  # None: it must be given
@@ -58,6 +62,14 @@ class Hyperparameter:
     integer: bool = False
     shared: bool = False  # one value for all groups
     search: Search | None = None
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, instance: None, owner: type) -> Hyperparameter: ...
+        @overload
+        def __get__(self, instance: object, owner: type) -> Any: ...
+        def __get__(self, instance: object | None, owner: type) -> Any: ...
 
     @property
     def allowed(self) -> str:

@@ -90,7 +90,7 @@ class Registry(Mapping[str, Item]):
             return dict(getattr(item, "defaults", {}))
         parameters = inspect.signature(item).parameters.values()
         named = {p.name: p.default for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
-        return {**dict.fromkeys(self.hyperparameters(name)), **named}
+        return {**{key: each.default for key, each in self.hyperparameters(name).items()}, **named}
 
     def create(self: Registry[type[Made]], name: str, **settings: Any) -> Made:
         """Return an instance of the class of this name, its settings checked."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -11,14 +10,15 @@ from torch.nn import functional as F
 
 from mecam.hyperparameters import Hyperparameter
 from mecam.methods._pair import double
-from mecam.methods.base import Batch, Method, Setting
+from mecam.methods.base import Batch, Setting
+from mecam.methods.dann import Turns
 from mecam.methods.side import Side, mlp
 from mecam.models.network import Network
 
 TEMPERATURE = 0.07
 
 
-class ADRMX(Method):
+class ADRMX(Turns):
     """Subtract domain features from label features, and classify both the label features and the difference.
 
         CE(h₁(z)) + CE(h₂(u)) + CE(g(s), domain) + remix + contrast(z) + contrast(u) − λ CE(D(u), domain),   u = z − s
@@ -32,44 +32,20 @@ class ADRMX(Method):
     name = "adrmx"
     sources = 2
     compares = True
-    hyperparameters = {
-        "lam": Hyperparameter("weight of the adversary"),
-        "contrast": Hyperparameter("weight of the contrastive losses"),
-        "remix": Hyperparameter("weight of the remixed features' loss"),
-        "domain": Hyperparameter("weight of the domain classifier's loss"),
-        "k": Hyperparameter("discriminator steps per network step", low=1, integer=True),
-        "beta1": Hyperparameter("Adam's first beta, on both sides", high=1, open_high=True),
-        "width": Hyperparameter("width of the discriminator", low=1, integer=True),
-        "depth": Hyperparameter("layers of the discriminator", low=1, integer=True),
-    }
-
-    def __init__(
-        self,
-        *,
-        lam: float = 0.75,
-        contrast: float = 1.0,
-        remix: float = 1.0,
-        domain: float = 1.0,
-        k: int = 2,
-        beta1: float = 0.5,
-        width: int = 256,
-        depth: int = 9,
-    ) -> None:
-        self.lam, self.contrast, self.remix, self.domain = float(lam), float(contrast), float(remix), float(domain)
-        self.k, self.width, self.depth, self.betas = int(k), int(width), int(depth), (float(beta1), 0.9)
-
-    @property
-    def optimizer_settings(self) -> Mapping[str, Any]:  # type: ignore[override]
-        return {"betas": self.betas}
+    lam = Hyperparameter("weight of the adversary", 0.75)
+    contrast = Hyperparameter("weight of the contrastive losses", 1.0)
+    remix = Hyperparameter("weight of the remixed features' loss", 1.0)
+    domain = Hyperparameter("weight of the domain classifier's loss", 1.0)
+    k = Hyperparameter("discriminator steps per network step", 2, low=1, integer=True)
+    beta1 = Hyperparameter("Adam's first beta, on both sides", 0.5, high=1, open_high=True)
+    width = Hyperparameter("width of the discriminator", 256, low=1, integer=True)
+    depth = Hyperparameter("layers of the discriminator", 9, low=1, integer=True)
 
     def build(self, network: Network, setting: Setting) -> nn.Module:
         discriminator = mlp(network.num_features, setting.domains, width=self.width, depth=self.depth)
         self.discriminator = Side(discriminator.to(network.head.weight), lr=setting.adam_lr, betas=self.betas)
         self.sides = {"discriminator": self.discriminator}
         return Disentangled(network, setting)
-
-    def declines(self, step: int) -> bool:
-        return (step + 1) % (1 + self.k) < self.k
 
     def draw(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Draw two random keys per image, by which the images to remix are chosen."""

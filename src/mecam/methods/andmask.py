@@ -24,18 +24,14 @@ class ANDMask(Method):
     weighted = True
     capturable = True
     on_features = True
-    hyperparameters = {
-        "tau": Hyperparameter("agreement from which an entry counts; 1: all domains", high=1, search=Uniform(0.5, 1))
-    }
+    tau = Hyperparameter("agreement from which an entry counts; 1: all domains", 1.0, high=1, search=Uniform(0.5, 1))
     surgery = True
     compares = True
 
-    def __init__(self, *, tau: float = 1.0) -> None:
-        self.tau = float(tau)
-
     def mask(self, gradients: Tensor) -> Tensor:
         """Return the mask of one tensor, given the domains' gradients along the first axis."""
-        return (gradients.sign().mean(0).abs() >= self.tau).to(gradients.dtype)
+        agree: Tensor = gradients.sign().mean(0).abs() >= self.tau
+        return agree.to(gradients.dtype)
 
     def gradient(
         self, network: Network, batch: Batch, draw: Any, state: Any, *, graph: bool = False

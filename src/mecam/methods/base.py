@@ -63,6 +63,10 @@ class Batch:
             return each
         return each * self.class_weights[self.labels].view(-1, *(1 for _ in each.shape[1:]))
 
+    def domain_losses(self, logits: Tensor) -> Tensor:
+        """Return the mean of `losses` for each domain."""
+        return self.losses(logits).view(self.domains, -1).mean(1)
+
     def split(self, parts: int) -> list[Batch]:
         """Return batches with equal shares of the images of every domain."""
         shares = zip(*([x.chunk(parts), y.chunk(parts)] for x, y in self.by_domain()), strict=True)
@@ -106,7 +110,8 @@ class Setting:
 class Method:
     """The base class of methods; most override `loss` alone.
 
-    Its hyperparameters are keyword arguments of the constructor, declared in `hyperparameters`.
+    A subclass declares each hyperparameter as an attribute; they are the keyword arguments of its constructor. One with
+    a constructor of its own lists them in `hyperparameters`.
     """
 
     name: ClassVar[str]
@@ -128,6 +133,19 @@ class Method:
     optimizer_settings: ClassVar[Mapping[str, Any]] = {}  # Adam's settings by the authors; the recipe has priority
     sides: Mapping[str, Side] = {}  # auxiliary modules such as adversaries, each with its own optimizer; set by `build`
     virtual_domain: Any = None  # has `active()`, which an optimizer enters for its meta pass
+
+    def __init_subclass__(cls) -> None:
+        own = {name: each for name, each in vars(cls).items() if isinstance(each, Hyperparameter)}
+        if own:
+            cls.hyperparameters = {**cls.hyperparameters, **own}
+
+    def __init__(self, **settings: float | None) -> None:
+        if unknown := settings.keys() - self.hyperparameters.keys():
+            raise TypeError(f"{type(self).__name__} has no hyperparameter {', '.join(sorted(unknown))}")
+        for name, declared in self.hyperparameters.items():
+            value = settings.get(name, declared.default)
+            if name not in vars(self):  # as set by a constructor of its own
+                setattr(self, name, value if value is None else int(value) if declared.integer else float(value))
 
     def build(self, network: Network, setting: Setting) -> nn.Module:
         """Return the module to train, which maps images to logits. New parts are initialised from torch's generator.

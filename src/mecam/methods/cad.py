@@ -27,13 +27,8 @@ class CAD(Method):
     capturable = True
     sources = 2
     compares = True
-    hyperparameters = {
-        "lam": Hyperparameter("weight of the bottleneck", search=Choice((1e-4, 1e-3, 1e-2, 0.1, 1, 10, 100))),
-        "temperature": Hyperparameter("τ", open_low=True, search=Choice((0.05, 0.1))),
-    }
-
-    def __init__(self, *, lam: float = 0.1, temperature: float = 0.1) -> None:
-        self.lam, self.temperature = float(lam), float(temperature)
+    lam = Hyperparameter("weight of the bottleneck", 0.1, search=Choice((1e-4, 1e-3, 1e-2, 0.1, 1, 10, 100)))
+    temperature = Hyperparameter("τ", 0.1, open_low=True, search=Choice((0.05, 0.1)))
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         z = network.features(batch.images)

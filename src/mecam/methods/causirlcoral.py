@@ -16,9 +16,8 @@ class CausIRLCORAL(CausIRLMMD):
     """
 
     name = "causirlcoral"
-    weighted = True
     capturable = True
-    hyperparameters = {"gamma": replace(CausIRLMMD.hyperparameters["gamma"], meaning="weight of the differences")}
+    gamma = replace(CausIRLMMD.gamma, meaning="weight of the differences")
 
     def distance(self, z: Tensor, first: Tensor, second: Tensor) -> Tensor:
         features = z.shape[1]

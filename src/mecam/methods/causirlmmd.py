@@ -28,12 +28,7 @@ class CausIRLMMD(Method):
     sources = 2
     images = 2
     compares = True
-    hyperparameters = {
-        "gamma": Hyperparameter("weight of the discrepancy", search=LogUniform(-1, 1)),
-    }
-
-    def __init__(self, *, gamma: float = 1.0) -> None:
-        self.gamma = float(gamma)
+    gamma = Hyperparameter("weight of the discrepancy", 1.0, search=LogUniform(-1, 1))
 
     def draw(self, batch: Batch, generator: torch.Generator) -> Tensor:
         """Return 1 for the images of the first group, 0 for those of the second."""

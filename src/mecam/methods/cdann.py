@@ -20,7 +20,6 @@ class CDANN(DANN):
     """
 
     name = "cdann"
-    weighted = True
     compares = True
     capturable = True
 

@@ -17,7 +17,6 @@ class CondCAD(CAD):
     """
 
     name = "condcad"
-    weighted = True
     capturable = True
 
     def compared(self, labels: Tensor) -> Tensor:

@@ -24,12 +24,7 @@ class CORAL(Method):
     sources = 2
     images = 2
     compares = True
-    hyperparameters = {
-        "gamma": Hyperparameter("weight of the differences", search=LogUniform(-1, 1)),
-    }
-
-    def __init__(self, *, gamma: float = 1.0) -> None:
-        self.gamma = float(gamma)
+    gamma = Hyperparameter("weight of the differences", 1.0, search=LogUniform(-1, 1))
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         z = network.features(batch.images)

@@ -15,7 +15,26 @@ from mecam.methods.side import Side, mlp
 from mecam.models.network import Network
 
 
-class DANN(Method):
+class Turns(Method):
+    """A method whose network trains in one of 1 + k steps, and its discriminator in the other k."""
+
+    k: Hyperparameter
+    beta1: Hyperparameter
+
+    @property
+    def betas(self) -> tuple[float, float]:
+        return self.beta1, 0.9
+
+    @property
+    def optimizer_settings(self) -> Mapping[str, Any]:  # type: ignore[override]
+        return {"betas": self.betas}
+
+    def declines(self, step: int) -> bool:
+        declined: bool = (step + 1) % (1 + self.k) < self.k
+        return declined
+
+
+class DANN(Turns):
     """min CE(h(z), y) − λ D over the network, min D over a discriminator of domains
 
         D = CE(domain) + gp · meanᵢ ‖∂ Σ CE(domain) / ∂zᵢ‖²
@@ -29,41 +48,15 @@ class DANN(Method):
     accumulates = True
     capturable = True
     sources = 2
-    hyperparameters = {
-        "lam": Hyperparameter("weight of the adversary", search=LogUniform(-2, 2)),
-        "gp": Hyperparameter("weight of the discriminator's gradient penalty", search=LogUniform(-2, 1)),
-        "k": Hyperparameter(
-            "discriminator steps per network step", low=1, integer=True, search=LogUniform(0, 3, base=2)
-        ),
-        "beta1": Hyperparameter("Adam's first beta, on both sides", high=1, open_high=True, search=Choice((0, 0.5))),
-        "width": Hyperparameter("width of the discriminator", low=1, integer=True, search=LogUniform(6, 10, base=2)),
-        "depth": Hyperparameter("layers of the discriminator", low=1, integer=True, search=Choice((3, 4, 5))),
-        "dropout": Hyperparameter("dropout in the discriminator", high=1, open_high=True, search=Choice((0, 0.1, 0.5))),
-        "lr_d": Hyperparameter("learning rate of the discriminator; not given: lr", search=LogUniform(-5, -3.5)),
-        "weight_decay_d": Hyperparameter("weight decay of the discriminator", search=LogUniform(-6, -2)),
-    }
-
-    def __init__(
-        self,
-        *,
-        lam: float = 1.0,
-        gp: float = 0.0,
-        k: int = 1,
-        beta1: float = 0.5,
-        width: int = 256,
-        depth: int = 3,
-        dropout: float = 0.0,
-        lr_d: float | None = None,
-        weight_decay_d: float = 0.0,
-    ) -> None:
-        self.lam, self.gp, self.dropout = float(lam), float(gp), float(dropout)
-        self.k, self.width, self.depth = int(k), int(width), int(depth)
-        self.betas = (float(beta1), 0.9)
-        self.lr_d, self.weight_decay_d = lr_d, float(weight_decay_d)
-
-    @property
-    def optimizer_settings(self) -> Mapping[str, Any]:  # type: ignore[override]
-        return {"betas": self.betas}
+    lam = Hyperparameter("weight of the adversary", 1.0, search=LogUniform(-2, 2))
+    gp = Hyperparameter("weight of the discriminator's gradient penalty", 0.0, search=LogUniform(-2, 1))
+    k = Hyperparameter("discriminator steps per network step", 1, low=1, integer=True, search=LogUniform(0, 3, base=2))
+    beta1 = Hyperparameter("Adam's first beta, on both sides", 0.5, high=1, open_high=True, search=Choice((0, 0.5)))
+    width = Hyperparameter("width of the discriminator", 256, low=1, integer=True, search=LogUniform(6, 10, base=2))
+    depth = Hyperparameter("layers of the discriminator", 3, low=1, integer=True, search=Choice((3, 4, 5)))
+    dropout = Hyperparameter("dropout in the discriminator", 0.0, high=1, open_high=True, search=Choice((0, 0.1, 0.5)))
+    lr_d = Hyperparameter("learning rate of the discriminator; not given: lr", search=LogUniform(-5, -3.5))
+    weight_decay_d = Hyperparameter("weight decay of the discriminator", 0.0, search=LogUniform(-6, -2))
 
     def build(self, network: Network, setting: Setting) -> nn.Module:
         module = self.make_discriminator(network.num_features, setting).to(network.head.weight)
@@ -75,9 +68,6 @@ class DANN(Method):
     def make_discriminator(self, features: int, setting: Setting) -> nn.Module:
         """Return a network from features to logits of the domains."""
         return mlp(features, setting.domains, width=self.width, depth=self.depth, dropout=self.dropout)
-
-    def declines(self, step: int) -> bool:
-        return (step + 1) % (1 + self.k) < self.k
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         z = network.features(batch.images)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from mecam.hyperparameters import Hyperparameter, LogUniform, Uniform
-from mecam.methods._anneal import Slowed
+from mecam.methods._anneal import Slowed, late_learning_rate
 from mecam.methods.base import Batch
 from mecam.models.network import Network
 
@@ -35,30 +35,23 @@ class EQRM(Slowed):
     sources = 2
     compares = True
     share = RATE
-    hyperparameters = {
-        "quantile": Hyperparameter(
-            "α, the share of domains whose loss is at most q",
-            high=1,
-            open_low=True,
-            open_high=True,
-            search=Uniform(0.5, 0.99),
-        ),
-        "anneal": Hyperparameter(
-            "step of the change from the mean; scaled down in runs shorter than 5,000 steps",
-            search=LogUniform(2.5, 3.5),
-        ),
-        "late_lr": Hyperparameter(
-            f"learning rate from the annealing step on; not given: {RATE:g} lr", search=LogUniform(-7, -5)
-        ),
-    }
-
-    def __init__(self, *, quantile: float = 0.75, anneal: float = 2500.0, late_lr: float | None = None) -> None:
-        super().__init__(lam=1.0, anneal=anneal, late_lr=late_lr)
-        self.quantile = float(quantile)
+    quantile = Hyperparameter(
+        "α, the share of domains whose loss is at most q",
+        0.75,
+        high=1,
+        open_low=True,
+        open_high=True,
+        search=Uniform(0.5, 0.99),
+    )
+    anneal = Hyperparameter(
+        "step of the change from the mean; scaled down in runs shorter than 5,000 steps",
+        2500.0,
+        search=LogUniform(2.5, 3.5),
+    )
+    late_lr = late_learning_rate(RATE, LogUniform(-7, -5))
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
-        each = batch.losses(network(batch.images))
-        risks = each.view(batch.domains, -1).mean(1)
+        risks = batch.domain_losses(network(batch.images))
         return risks.mean() if batch.step < self.start else _quantile(risks, self.quantile), state
 
 

@@ -14,7 +14,6 @@ class ERMPlusPlus(LPFT):
     """
 
     name = "ermplusplus"
-    weighted = True
     accumulates = True
     capturable = True
     by_domain = True

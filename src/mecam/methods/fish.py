@@ -33,17 +33,12 @@ class Fish(Method):
     name = "fish"
     weighted = True
     on_features = True
-    hyperparameters = {
-        "meta_lr": Hyperparameter(
-            "interpolation factor toward θ̃; default: lr", open_low=True, search=Choice((0.05, 0.1, 0.5))
-        ),
-        "inner_lr": Hyperparameter("learning rate of the inner Adam; a recipe under SGD has the default of Adam"),
-    }
+    meta_lr = Hyperparameter(
+        "interpolation factor toward θ̃; default: lr", open_low=True, search=Choice((0.05, 0.1, 0.5))
+    )
+    inner_lr = Hyperparameter("learning rate of the inner Adam; a recipe under SGD has the default of Adam")
     surgery = True
     compares = True
-
-    def __init__(self, *, meta_lr: float | None = None, inner_lr: float | None = None) -> None:
-        self.meta_lr, self.inner_lr = meta_lr, inner_lr
 
     def build(self, network: Network, setting: Setting) -> Network:
         self.weight_decay = setting.weight_decay

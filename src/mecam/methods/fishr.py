@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mecam.hyperparameters import Hyperparameter, LogUniform, Uniform
-from mecam.methods._anneal import Annealed
+from mecam.methods._anneal import Annealed, annealing_step, penalty_weight
 from mecam.methods.base import Batch, Setting
 from mecam.models.network import Network
 
@@ -34,17 +33,11 @@ class Fishr(Annealed):
     images = 2
     compares = True
     before = 0.0
-    hyperparameters = {
-        "lam": replace(Annealed.hyperparameters["lam"], search=LogUniform(1, 4)),
-        "anneal": replace(Annealed.hyperparameters["anneal"], search=Uniform(0, 5000)),
-        "ema": Hyperparameter(
-            "share of the running variances that a step keeps", high=1, open_high=True, search=Uniform(0.9, 0.99)
-        ),
-    }
-
-    def __init__(self, *, lam: float = 1000.0, anneal: float = 1500.0, ema: float = 0.95) -> None:
-        super().__init__(lam=lam, anneal=anneal)
-        self.ema = float(ema)
+    lam = penalty_weight(1000.0, LogUniform(1, 4))
+    anneal = annealing_step(1500.0, Uniform(0, 5000))
+    ema = Hyperparameter(
+        "share of the running variances that a step keeps", 0.95, high=1, open_high=True, search=Uniform(0.9, 0.99)
+    )
 
     def build(self, network: Network, setting: Setting) -> nn.Module:
         self.zeros = network.head.weight.new_zeros(setting.domains, setting.classes, network.num_features + 1)

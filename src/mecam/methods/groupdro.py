@@ -27,12 +27,7 @@ class GroupDRO(Method):
     on_features = True
     sources = 2
     compares = True
-    hyperparameters = {
-        "eta": Hyperparameter("how fast the weights of the domains follow their losses", search=LogUniform(-3, -1)),
-    }
-
-    def __init__(self, *, eta: float = 0.01) -> None:
-        self.eta = float(eta)
+    eta = Hyperparameter("how fast the weights of the domains follow their losses", 0.01, search=LogUniform(-3, -1))
 
     def build(self, network: Network, setting: Setting) -> nn.Module:
         self.zeros = network.head.weight.new_zeros(setting.domains)
@@ -42,7 +37,6 @@ class GroupDRO(Method):
         return self.zeros
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Tensor) -> tuple[Tensor, Tensor]:
-        each = batch.losses(network(batch.images))
-        losses = each.view(batch.domains, -1).mean(1)
+        losses = batch.domain_losses(network(batch.images))
         log_q = (state + self.eta * losses.detach()).log_softmax(0)
         return log_q.exp() @ losses, log_q

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from mecam.hyperparameters import Hyperparameter, LogUniform
+from mecam.methods._anneal import annealing_step, penalty_weight
 from mecam.methods.base import Batch, Setting
 from mecam.methods.iberm import bottleneck
 from mecam.methods.irm import IRM, penalized
@@ -20,23 +20,10 @@ class IBIRM(IRM):
     """
 
     name = "ibirm"
-    weighted = True
     capturable = True
     on_features = False
-    hyperparameters = {
-        **IRM.hyperparameters,
-        "ib_lam": Hyperparameter("weight of the variance, once annealed", search=LogUniform(-1, 5)),
-        "ib_anneal": Hyperparameter(
-            "step at which the variance takes this weight; scaled down in runs shorter than 5,000 steps",
-            search=LogUniform(0, 4),
-        ),
-    }
-
-    def __init__(
-        self, *, lam: float = 100.0, anneal: float = 500.0, ib_lam: float = 100.0, ib_anneal: float = 500.0
-    ) -> None:
-        super().__init__(lam=lam, anneal=anneal)
-        self.ib_lam, self.ib_anneal = float(ib_lam), float(ib_anneal)
+    ib_lam = penalty_weight(100.0, of="variance")
+    ib_anneal = annealing_step(500.0, of="variance")
 
     def build(self, network: Network, setting: Setting) -> nn.Module:
         self.ib_start = setting.scaled(self.ib_anneal)

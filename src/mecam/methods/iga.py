@@ -27,17 +27,11 @@ class IGA(Method):
     sources = 2
     compares = True
     on_features = True
-    hyperparameters = {
-        "lam": Hyperparameter("weight of the gradients' variance", search=LogUniform(1, 5)),
-    }
-
-    def __init__(self, *, lam: float = 1000.0) -> None:
-        self.lam = float(lam)
+    lam = Hyperparameter("weight of the gradients' variance", 1000.0, search=LogUniform(1, 5))
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         weights = list(trained(network).values())
-        each = batch.losses(network(batch.images))
-        losses = each.view(batch.domains, -1).mean(1)
+        losses = batch.domain_losses(network(batch.images))
         gradients = [torch.autograd.grad(loss, weights, create_graph=True) for loss in losses]
         spread = sum(
             batch.domains * torch.stack(of_one).var(0, correction=0).sum() for of_one in zip(*gradients, strict=True)

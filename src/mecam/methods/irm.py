@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mecam.methods._anneal import Annealed
+from mecam.methods._anneal import Annealed, annealing_step, penalty_weight
 from mecam.methods.base import Batch
 from mecam.models.network import Network
 
@@ -26,9 +26,8 @@ class IRM(Annealed):
     on_features = True
     images = 2
     compares = True
-
-    def __init__(self, *, lam: float = 100.0, anneal: float = 500.0) -> None:
-        super().__init__(lam=lam, anneal=anneal)
+    lam = penalty_weight(100.0)
+    anneal = annealing_step(500.0)
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         return penalized(network(batch.images), batch, self.weight(batch.step)), state

@@ -22,21 +22,15 @@ class LPFT(ERM):
     """
 
     name = "lpft"
-    weighted = True
     accumulates = True
     capturable = True
     by_domain = True
     on_features = False  # a linear probe is its first stage
-    hyperparameters = {
-        "linear_steps": Hyperparameter("steps of the head alone; scaled down in runs shorter than 5,000 steps"),
-        "linear_lr": Hyperparameter(
-            "learning rate of these steps; not given: lr", open_low=True, search=LogUniform(-5, -3.5)
-        ),
-        "linear_rate": Hyperparameter("the same as a factor on lr, where linear_lr is not given", open_low=True),
-    }
-
-    def __init__(self, *, linear_steps: float = 500, linear_lr: float | None = None, linear_rate: float = 1.0) -> None:
-        self.linear_steps, self.linear_lr, self.linear_rate = linear_steps, linear_lr, float(linear_rate)
+    linear_steps = Hyperparameter("steps of the head alone; scaled down in runs shorter than 5,000 steps", 500)
+    linear_lr = Hyperparameter(
+        "learning rate of these steps; not given: lr", open_low=True, search=LogUniform(-5, -3.5)
+    )
+    linear_rate = Hyperparameter("the same as a factor on lr, where linear_lr is not given", 1.0, open_low=True)
 
     def build(self, network: Network, setting: Setting) -> Network:
         self.tuned_from = setting.scaled(self.linear_steps)

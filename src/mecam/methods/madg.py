@@ -26,13 +26,8 @@ class MADG(Method):
     name = "madg"
     weighted = True
     sources = 2
-    hyperparameters = {
-        "lam": Hyperparameter("weight of the discrepancy", search=LogUniform(-2, 0)),
-        "margin": Hyperparameter("by which h′ should agree with h", search=Uniform(0, 2)),
-    }
-
-    def __init__(self, *, lam: float = 0.1, margin: float = math.log(4)) -> None:
-        self.lam, self.margin = float(lam), float(margin)
+    lam = Hyperparameter("weight of the discrepancy", 0.1, search=LogUniform(-2, 0))
+    margin = Hyperparameter("by which h′ should agree with h", math.log(4), search=Uniform(0, 2))
 
     def build(self, network: Network, setting: Setting) -> nn.Module:
         if setting.classes < 2:

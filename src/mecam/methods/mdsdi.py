@@ -33,14 +33,7 @@ class MDSDI(Method):
     sources = 2
     surgery = True
     compares = True
-    hyperparameters = {
-        "covariance": Hyperparameter(
-            "0: the penalty as published, 1: ‖covariance matrix‖² itself", high=1, integer=True
-        ),
-    }
-
-    def __init__(self, *, covariance: int = 0) -> None:
-        self.proper = bool(covariance)
+    covariance = Hyperparameter("0: the penalty as published, 1: ‖covariance matrix‖² itself", 0, high=1, integer=True)
 
     def build(self, network: Network, setting: Setting) -> nn.Module:
         features, like = network.num_features, network.head.weight
@@ -88,7 +81,7 @@ class MDSDI(Method):
 
     def penalty(self, invariant: Tensor, specific: Tensor) -> Tensor:
         a, b = invariant - invariant.mean(0), specific - specific.mean(0)
-        if self.proper:  # ‖AᵀB‖² = Σ (AAᵀ)(BBᵀ): images by images, not features by features
+        if self.covariance:  # ‖AᵀB‖² = Σ (AAᵀ)(BBᵀ): images by images, not features by features
             return torch.sum((a @ a.T) * (b @ b.T)) / (len(a) - 1) ** 2
         return torch.mean(a.square().mean(1) * b.square().mean(1))
 

@@ -35,10 +35,7 @@ class MIRO(Method):
     accumulates = True
     capturable = True
     by_domain = True
-    hyperparameters = {"ld": Hyperparameter("weight of the regularizer", search=Choice((0.01, 0.1)))}
-
-    def __init__(self, *, ld: float = 0.1) -> None:
-        self.ld = float(ld)
+    ld = Hyperparameter("weight of the regularizer", 0.1, search=Choice((0.01, 0.1)))
 
     def build(self, network: Network, setting: Setting) -> Anchored:
         return Anchored(network)

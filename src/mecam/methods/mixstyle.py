@@ -34,13 +34,8 @@ class MixStyle(Method):
     name = "mixstyle"
     weighted = True
     capturable = True
-    hyperparameters = {
-        "p": Hyperparameter("probability that a stage mixes a batch", high=1),
-        "alpha": Hyperparameter("parameter of Beta(α, α), which the mixing weights follow", open_low=True),
-    }
-
-    def __init__(self, *, p: float = 0.5, alpha: float = 0.1) -> None:
-        self.p, self.alpha = float(p), float(alpha)
+    p = Hyperparameter("probability that a stage mixes a batch", 0.5, high=1)
+    alpha = Hyperparameter("parameter of Beta(α, α), which the mixing weights follow", 0.1, open_low=True)
 
     def build(self, network: Network, setting: Setting) -> Network:
         if not network.stages:

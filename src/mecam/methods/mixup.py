@@ -24,16 +24,12 @@ class Mixup(Method):
     weighted = True
     capturable = True
     sources = 2
-    hyperparameters = {
-        "alpha": Hyperparameter(
-            "of Beta(α, α), from which shares are drawn; small: mostly one domain",
-            open_low=True,
-            search=LogUniform(-1, 1),
-        ),
-    }
-
-    def __init__(self, *, alpha: float = 0.2) -> None:
-        self.alpha = float(alpha)
+    alpha = Hyperparameter(
+        "of Beta(α, α), from which shares are drawn; small: mostly one domain",
+        0.2,
+        open_low=True,
+        search=LogUniform(-1, 1),
+    )
 
     def draw(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw each image's partner and its own share of the blend."""

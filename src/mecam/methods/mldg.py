@@ -27,18 +27,11 @@ class MLDG(Method):
     name = "mldg"
     weighted = True
     on_features = True
-    hyperparameters = {
-        "beta": Hyperparameter("weight of the meta-test gradient", search=LogUniform(-1, 1)),
-        "meta_test": Hyperparameter(
-            "meta-test domains, at most all but one", low=1, integer=True, search=Choice((1, 2))
-        ),
-    }
+    beta = Hyperparameter("weight of the meta-test gradient", 1.0, search=LogUniform(-1, 1))
+    meta_test = Hyperparameter("meta-test domains, at most all but one", 2, low=1, integer=True, search=Choice((1, 2)))
     sources = 2
     surgery = True
     compares = True
-
-    def __init__(self, *, beta: float = 1.0, meta_test: int = 2) -> None:
-        self.beta, self.meta_test = float(beta), int(meta_test)
 
     def build(self, network: Network, setting: Setting) -> Network:
         self.lr, self.weight_decay = setting.adam_lr, setting.weight_decay

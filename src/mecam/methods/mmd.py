@@ -24,12 +24,7 @@ class MMD(Method):
     capturable = True
     sources = 2
     compares = True
-    hyperparameters = {
-        "gamma": Hyperparameter("weight of the discrepancy", search=LogUniform(-1, 1)),
-    }
-
-    def __init__(self, *, gamma: float = 1.0) -> None:
-        self.gamma = float(gamma)
+    gamma = Hyperparameter("weight of the discrepancy", 1.0, search=LogUniform(-1, 1))
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         z = network.features(batch.images)

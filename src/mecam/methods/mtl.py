@@ -23,25 +23,22 @@ class MTL(Method):
     capturable = True
     compares = True
     mates = True
-    hyperparameters = {
-        "ema": Hyperparameter(
-            "share of this batch in a domain's embedding", high=1, search=Choice((0.5, 0.9, 0.99, 1))
-        ),
-        "domainbed_compat": Hyperparameter("1: the embedding is noise, as in DomainBed", high=1, integer=True),
-    }
-
-    def __init__(self, *, ema: float = 0.99, domainbed_compat: int = 0) -> None:
-        self.ema, self.noise = float(ema), bool(domainbed_compat)
+    ema = Hyperparameter(
+        "share of this batch in a domain's embedding", 0.99, high=1, search=Choice((0.5, 0.9, 0.99, 1))
+    )
+    domainbed_compat = Hyperparameter("1: the embedding is noise, as in DomainBed", 0, high=1, integer=True)
 
     def build(self, network: Network, setting: Setting) -> nn.Module:
         self.start = network.head.weight.new_zeros(setting.domains, network.num_features)
-        return Embedded(network, setting.classes, noise=self.noise)
+        return Embedded(network, setting.classes, noise=bool(self.domainbed_compat))
 
     def initial_state(self) -> Tensor:
         return self.start.clone()
 
     def draw(self, batch: Batch, generator: torch.Generator) -> Tensor | None:
-        return torch.randn(len(batch.labels), self.start.shape[1], generator=generator) if self.noise else None
+        if not self.domainbed_compat:
+            return None
+        return torch.randn(len(batch.labels), self.start.shape[1], generator=generator)
 
     def loss(self, network: Embedded, batch: Batch, draw: Tensor | None, state: Tensor) -> tuple[Tensor, Tensor]:
         z = network.network.features(batch.images)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mecam.hyperparameters import Hyperparameter, Uniform
-from mecam.methods._anneal import Annealed, Slowed
+from mecam.hyperparameters import Uniform
+from mecam.methods._anneal import Slowed, annealing_step, late_learning_rate, penalty_weight
 from mecam.methods.base import Batch
 from mecam.methods.mmd import kernel
 from mecam.models.network import Network
@@ -35,20 +34,10 @@ class RDM(Slowed):
     compares = True
     share = RATE
     before = 0.0
-    hyperparameters = {
-        "lam": replace(Annealed.hyperparameters["lam"], search=Uniform(1, 10)),
-        "anneal": replace(Annealed.hyperparameters["anneal"], search=Uniform(800, 2700)),
-        "variance": Hyperparameter("weight of the variances, once annealed", search=Uniform(0.001, 0.007)),
-        "late_lr": Hyperparameter(
-            f"learning rate from the annealing step on; not given: {RATE:g} lr", search=Uniform(8e-6, 2e-5)
-        ),
-    }
-
-    def __init__(
-        self, *, lam: float = 5.0, anneal: float = 1500.0, variance: float = 0.004, late_lr: float | None = None
-    ) -> None:
-        super().__init__(lam=lam, anneal=anneal, late_lr=late_lr)
-        self.variance = float(variance)
+    lam = penalty_weight(5.0, Uniform(1, 10))
+    anneal = annealing_step(1500.0, Uniform(800, 2700))
+    variance = penalty_weight(0.004, Uniform(0.001, 0.007), of="variances")
+    late_lr = late_learning_rate(RATE, Uniform(8e-6, 2e-5))
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         risks = F.cross_entropy(network(batch.images), batch.labels, reduction="none")

@@ -26,17 +26,16 @@ class RSC(Method):
     capturable = True
     on_features = True
     compares = True
-    hyperparameters = {
-        "feature_drop": Hyperparameter(
-            "share of an image's features that is muted, one at least", high=1, open_high=True, search=Uniform(0, 0.5)
-        ),
-        "batch_drop": Hyperparameter(
-            "share of the images in which they are, one at least", high=1, search=Uniform(0, 0.5)
-        ),
-    }
-
-    def __init__(self, *, feature_drop: float = 1 / 3, batch_drop: float = 1 / 3) -> None:
-        self.feature_drop, self.batch_drop = float(feature_drop), float(batch_drop)
+    feature_drop = Hyperparameter(
+        "share of an image's features that is muted, one at least",
+        1 / 3,
+        high=1,
+        open_high=True,
+        search=Uniform(0, 0.5),
+    )
+    batch_drop = Hyperparameter(
+        "share of the images in which they are, one at least", 1 / 3, high=1, search=Uniform(0, 0.5)
+    )
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         z = network.features(batch.images)

@@ -27,12 +27,7 @@ class SagNet(Method):
     name = "sagnet"
     weighted = True
     capturable = True
-    hyperparameters = {
-        "w": Hyperparameter("weight of the adversary", search=LogUniform(-2, 1)),
-    }
-
-    def __init__(self, *, w: float = 0.1) -> None:
-        self.w = float(w)
+    w = Hyperparameter("weight of the adversary", 0.1, search=LogUniform(-2, 1))
 
     def build(self, network: Network, setting: Setting) -> nn.Module:
         head = nn.Linear(network.num_features, setting.classes).to(network.head.weight)

@@ -19,22 +19,13 @@ class SANDMask(ANDMask):
     """
 
     name = "sandmask"
-    weighted = True
     capturable = True
-    on_features = True
-    hyperparameters = {
-        "tau": Hyperparameter(
-            "agreement above which an entry counts", high=1, open_high=True, search=Uniform(0, 0.999)
-        ),
-        "k": Hyperparameter("steepness of the mask", open_low=True, search=LogUniform(-3, 5)),
-    }
-
-    def __init__(self, *, tau: float = 0.5, k: float = 10.0) -> None:
-        super().__init__(tau=tau)
-        self.k = float(k)
+    tau = Hyperparameter("agreement above which an entry counts", 0.5, high=1, open_high=True, search=Uniform(0, 0.999))
+    k = Hyperparameter("steepness of the mask", 10.0, open_low=True, search=LogUniform(-3, 5))
 
     def mask(self, gradients: Tensor) -> Tensor:
         # not var(0), which takes twenty times as long along a short axis; 0 for a single domain
         variance = (gradients - gradients.mean(0)).square_().sum(0) / max(1, len(gradients) - 1)
         agreement = gradients.sign().mean(0).abs()
-        return (self.k * (agreement - self.tau) / variance.clamp(min=FLOOR)).tanh().relu()
+        mask: Tensor = (self.k * (agreement - self.tau) / variance.clamp(min=FLOOR)).tanh().relu()
+        return mask

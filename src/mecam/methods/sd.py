@@ -23,12 +23,7 @@ class SD(Method):
     capturable = True
     on_features = True
     by_domain = True
-    hyperparameters = {
-        "lam": Hyperparameter("weight of the squared logits", search=LogUniform(-5, -1)),
-    }
-
-    def __init__(self, *, lam: float = 0.1) -> None:
-        self.lam = float(lam)
+    lam = Hyperparameter("weight of the squared logits", 0.1, search=LogUniform(-5, -1))
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
         logits = network(batch.images)

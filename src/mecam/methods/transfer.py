@@ -29,15 +29,10 @@ class Transfer(Method):
     on_features = True
     sources = 2
     compares = True
-    hyperparameters = {
-        "lam": Hyperparameter("weight of the difference", search=LogUniform(-2, 1)),
-        "delta": Hyperparameter("δ, the radius of the ball", search=Uniform(0.1, 3)),
-        "k": Hyperparameter("steps of ascent", low=1, integer=True, search=Choice((1, 2, 5))),
-        "ascent_lr": Hyperparameter("learning rate of the ascent", search=LogUniform(-4.5, -2.5)),
-    }
-
-    def __init__(self, *, lam: float = 1.0, delta: float = 2.0, k: int = 10, ascent_lr: float = 1e-3) -> None:
-        self.lam, self.delta, self.k, self.ascent_lr = float(lam), float(delta), int(k), float(ascent_lr)
+    lam = Hyperparameter("weight of the difference", 1.0, search=LogUniform(-2, 1))
+    delta = Hyperparameter("δ, the radius of the ball", 2.0, search=Uniform(0.1, 3))
+    k = Hyperparameter("steps of ascent", 10, low=1, integer=True, search=Choice((1, 2, 5)))
+    ascent_lr = Hyperparameter("learning rate of the ascent", 1e-3, search=LogUniform(-4.5, -2.5))
 
     def build(self, network: Network, setting: Setting) -> nn.Module:
         self.start = _weights(network.head).clone()
@@ -70,6 +65,5 @@ def _weights(head: nn.Linear) -> Tensor:
 
 def _gap(head: Tensor, z: Tensor, batch: Batch) -> Tensor:
     """Return the difference between the largest and the smallest loss of a domain."""
-    each = batch.losses(F.linear(z, head[:, :-1], head[:, -1]))
-    losses = each.view(batch.domains, -1).mean(1)
+    losses = batch.domain_losses(F.linear(z, head[:, :-1], head[:, -1]))
     return losses.amax() - losses.amin()

@@ -34,16 +34,11 @@ class TRM(Method):
     on_features = True
     sources = 2
     compares = True
-    hyperparameters = {
-        "lam": Hyperparameter("weight of the gradient through the heads", search=LogUniform(-5, 0)),
-        "anneal": Hyperparameter(
-            "steps of plain CE; scaled down in runs shorter than 5,000 steps", search=LogUniform(0, 4)
-        ),
-        "eta": Hyperparameter("how fast α follows the losses", search=LogUniform(-3, -1)),
-    }
-
-    def __init__(self, *, lam: float = 1e-4, anneal: float = 200.0, eta: float = 0.01) -> None:
-        self.lam, self.anneal, self.eta = float(lam), float(anneal), float(eta)
+    lam = Hyperparameter("weight of the gradient through the heads", 1e-4, search=LogUniform(-5, 0))
+    anneal = Hyperparameter(
+        "steps of plain CE; scaled down in runs shorter than 5,000 steps", 200.0, search=LogUniform(0, 4)
+    )
+    eta = Hyperparameter("how fast α follows the losses", 0.01, search=LogUniform(-3, -1))
 
     def build(self, network: Network, setting: Setting) -> nn.Module:
         self.start = setting.scaled(self.anneal)

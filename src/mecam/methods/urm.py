@@ -26,16 +26,11 @@ class URM(Method):
     name = "urm"
     weighted = True
     capturable = True
-    hyperparameters = {
-        "lam": Hyperparameter("weight of the adversary", search=Uniform(0, 0.2)),
-        "hidden": Hyperparameter(
-            "hidden layers of the discriminator after the first", integer=True, search=Choice((1, 2, 3))
-        ),
-        "lr_d": Hyperparameter("learning rate of the discriminator; not given: lr", search=LogUniform(-6, -4.5)),
-    }
-
-    def __init__(self, *, lam: float = 0.1, hidden: int = 1, lr_d: float | None = None) -> None:
-        self.lam, self.hidden, self.lr_d = float(lam), int(hidden), lr_d
+    lam = Hyperparameter("weight of the adversary", 0.1, search=Uniform(0, 0.2))
+    hidden = Hyperparameter(
+        "hidden layers of the discriminator after the first", 1, integer=True, search=Choice((1, 2, 3))
+    )
+    lr_d = Hyperparameter("learning rate of the discriminator; not given: lr", search=LogUniform(-6, -4.5))
 
     def build(self, network: Network, setting: Setting) -> nn.Module:
         layers = nn.Sequential(nn.Linear(network.num_features, WIDTH), nn.LeakyReLU())

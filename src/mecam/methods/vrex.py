@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from mecam.methods._anneal import Annealed
+from mecam.methods._anneal import Annealed, annealing_step, penalty_weight
 from mecam.methods.base import Batch
 from mecam.models.network import Network
 
@@ -23,11 +23,9 @@ class VREx(Annealed):
     on_features = True
     sources = 2
     compares = True
-
-    def __init__(self, *, lam: float = 10.0, anneal: float = 500.0) -> None:
-        super().__init__(lam=lam, anneal=anneal)
+    lam = penalty_weight(10.0)
+    anneal = annealing_step(500.0)
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:
-        each = batch.losses(network(batch.images))
-        losses = each.view(batch.domains, -1).mean(1)
+        losses = batch.domain_losses(network(batch.images))
         return losses.mean() + self.weight(batch.step) * losses.var(correction=0), state
