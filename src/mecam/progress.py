@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -14,7 +14,7 @@ from mecam.columns import visible
 
 Kind = Literal["progress", "started", "warning", "done", "failed", "stopped", "elsewhere"]
 ENDED = ("done", "failed", "stopped")
-BAR, SHORTEST = 10, 8  # characters of a bar, and of the shortest text beside it
+BAR = 10  # characters
 VERBS = {
     "started": "begins",
     "done": "is done",
@@ -167,24 +167,26 @@ def _bars(above: Callable[[Event], bool] | None = None) -> Iterator[Progress]:
     from rich.console import Console
     from rich.progress import BarColumn, TaskID, TextColumn
     from rich.progress import Progress as Bars
+    from rich.table import Column
 
-    fields = ("description", "fields[count]", "fields[text]")
-    name, count, text = (TextColumn(f"{{task.{field}}}", markup=False) for field in fields)
+    console = Console(stderr=True)
+
+    def column(field: str, **width: int) -> TextColumn:
+        cut = Column(no_wrap=True, overflow="ellipsis", **width)  # type: ignore[arg-type]
+        return TextColumn(f"{{task.{field}}}", markup=False, table_column=cut)
+
+    columns = column("description", max_width=console.width // 2), BarColumn(BAR), column("fields[count]")
     pace = Pace()
     tasks: dict[str, TaskID] = {}
-    with Bars(name, BarColumn(BAR), count, text, console=Console(stderr=True)) as bars:
+    with Bars(*columns, column("fields[text]", ratio=1), console=console, expand=True) as bars:
 
         def update(event: Event) -> None:
-            event = replace(event, text=visible(event.text))
-            width, left = bars.console.width, pace.left(event)
             if event.task not in tasks:
-                tasks[event.task] = bars.add_task(_cut(visible(event.task), width // 2), total=None, count="", text="")
+                tasks[event.task] = bars.add_task(visible(event.task), total=None, count="", text="")
             total = "?" if event.total is None else event.total
             done = f"{event.done}/{total} {event.unit}".rstrip() if event.done or event.total else event.unit
-            bars.update(tasks[event.task], completed=event.done, total=event.total, count=done)
-            names, counts = (max(map(len, words)) for words in zip(*_words(bars.tasks), strict=True))
-            text = ", ".join(filter(None, (left, event.text)))
-            bars.update(tasks[event.task], text=_cut(text, width - names - BAR - counts - 4))
+            text = ", ".join(filter(None, (pace.left(event), visible(event.text))))
+            bars.update(tasks[event.task], completed=event.done, total=event.total, count=done, text=text)
 
         def show(event: Event) -> None:
             ended = event.kind in (*ENDED, "elsewhere")
@@ -196,15 +198,3 @@ def _bars(above: Callable[[Event], bool] | None = None) -> Iterator[Progress]:
                 update(event)
 
         yield show
-
-
-def _words(tasks: Iterable[Any]) -> Iterator[tuple[str, str]]:
-    """Return name and count of each bar."""
-    return ((task.description, task.fields["count"]) for task in tasks)
-
-
-def _cut(text: str, width: int) -> str:
-    """Return at most `width` characters; leave out what would be too short to read."""
-    if len(text) <= width:
-        return text
-    return "" if width < SHORTEST else f"{text[: width - 1]}…"
