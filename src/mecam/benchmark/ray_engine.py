@@ -17,7 +17,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +133,7 @@ class _Benchmark(Driver):
                     self.ray.cancel(answer, force=True)
                 held.close()
             with contextlib.suppress(Exception):
-                self.ray.kill(self.mailbox)
+                self.mailbox.shutdown(force=True)
 
     def is_busy(self) -> bool:
         return bool(self.flights) and time.monotonic() < self.stop_by
@@ -153,7 +153,7 @@ class _Benchmark(Driver):
                 try:
                     if not self.shared:  # there, the process that runs it claims it
                         writer = held.enter_context(claim(self.out / recipe.run_id))
-                    source = (recipe.data, *map(str, recipe.reading.values()))
+                    source = _source(recipe)
                     if source not in self.parcels:
                         self.parcels[source] = Parcel.of(recipe.data, **recipe.reading)
                 except ClaimedError:
@@ -183,8 +183,7 @@ class _Benchmark(Driver):
             return
         ended, _ = self.ray.wait(list(self.flights), timeout=LISTEN_EVERY)
         in_flight = {recipe.run_id for recipe, *_ in self.flights.values()}
-        for sent in self.ray.get(self.mailbox.empty.remote()):
-            event = Event(**sent)
+        for event in self.mailbox.get_nowait_batch(self.mailbox.size()):
             if event.task in in_flight:  # a process may outlive its node
                 self.progress(event)
         for answer in ended:
@@ -203,9 +202,8 @@ class _Benchmark(Driver):
             self._lose(recipe, _first_line(error))
             return
         if returned is None:  # its node does not see the data
-            source = (recipe.data, *map(str, recipe.reading.values()))
-            parcel = self.parcels[source]
-            self.parcels[source] = None if parcel is None else parcel.packed()
+            if (parcel := self.parcels[_source(recipe)]) is not None:
+                self.parcels[_source(recipe)] = parcel.packed()
             self.queue.waiting.appendleft(recipe)
             return
         end, files = returned
@@ -244,6 +242,11 @@ class _Benchmark(Driver):
             writer.write(folder.path / name, files[name])
 
 
+def _source(recipe: Recipe) -> tuple[str, ...]:
+    """Return what names the data of a run, and how it is read."""
+    return (recipe.data, *map(str, recipe.reading.values()))
+
+
 def _run(
     recipe: Recipe,
     sender: tuple[str, str],
@@ -278,7 +281,8 @@ def _run(
         if event.kind in (*ENDED, "elsewhere"):
             end = event
         else:
-            mailbox.put.remote(asdict(event))
+            with contextlib.suppress(ray.exceptions.RayError):
+                mailbox.put(event)
 
     worker = f"{ray.util.get_node_ip_address()} {ray.get_runtime_context().get_node_id()[:6]}"
     files: dict[str, bytes] = {}
@@ -287,29 +291,15 @@ def _run(
         if out is None:  # return all but the claim and the checkpoint
             written = (file for file in (Path(scratch) / run_id).iterdir() if file.is_file())
             files = {f.name: f.read_bytes() for f in written if not f.name.lstrip(".").startswith(CLAIM)}
-    with contextlib.suppress(ray.exceptions.RayError):
-        ray.get(mailbox.put.remote(None))  # calls arrive in order: all events are there before the end is
     return end, files
 
 
 def _mailbox() -> Any:
-    """Start an actor beside the driver that keeps the events of runs until the driver asks."""
-    ray = _import_ray()
-
-    class Mailbox:  # in here, it is sent by value: its process need not import torch
-        def __init__(self) -> None:
-            self.sent: list[dict[str, Any]] = []
-
-        def put(self, sent: dict[str, Any] | None) -> None:
-            if sent is not None:
-                self.sent.append(sent)
-
-        def empty(self) -> list[dict[str, Any]]:
-            sent, self.sent = self.sent, []
-            return sent
+    """Start a queue beside the driver that keeps the events of runs until the driver takes them."""
+    from ray.util.queue import Queue
 
     at_head = {"node:__internal_head__": 1e-3}
-    return ray.remote(Mailbox).options(num_cpus=0, resources=at_head, max_restarts=-1, max_task_retries=-1).remote()
+    return Queue(actor_options={"num_cpus": 0, "resources": at_head, "max_restarts": -1, "max_task_retries": -1})
 
 
 @contextlib.contextmanager
