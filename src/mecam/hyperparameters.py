@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 from torch import Tensor
 
@@ -100,8 +101,32 @@ def check_switch(owner: str, name: str, value: object) -> None:
         raise SettingTypeError(f"{owner}: {name}={value!r} is a {type(value).__name__}; it must be true or false")
 
 
+class Configurable:
+    """A class whose constructor takes, by keyword, the hyperparameters that it declares as attributes.
+
+    A class with a constructor of its own may list them in `hyperparameters` instead.
+    """
+
+    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {}
+
+    def __init_subclass__(cls) -> None:
+        if own := {name: each for name, each in vars(cls).items() if isinstance(each, Hyperparameter)}:
+            cls.hyperparameters = {**cls.hyperparameters, **own}
+
+    def __init__(self, **settings: float | None) -> None:
+        if unknown := settings.keys() - self.hyperparameters.keys():
+            raise TypeError(f"{type(self).__name__} has no hyperparameter {', '.join(sorted(unknown))}")
+        for name, declared in self.hyperparameters.items():
+            value = settings.get(name, declared.default)
+            if value is not None:
+                declared.check(type(self).__name__, name, value)
+                value = int(value) if declared.integer else float(value)
+            if name not in vars(self):  # as set by a constructor of its own
+                setattr(self, name, value)
+
+
 class SettingTypeError(TypeError, ValueError):
     """A setting of the wrong type. The command prints it on one line, as other wrong values."""
 
 
-__all__ = ["Choice", "Hyperparameter", "LogUniform", "Search", "Uniform", "check_switch"]
+__all__ = ["Choice", "Configurable", "Hyperparameter", "LogUniform", "Search", "Uniform", "check_switch"]

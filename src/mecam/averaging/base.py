@@ -23,16 +23,15 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from mecam.hyperparameters import Hyperparameter
+from mecam.hyperparameters import Configurable
 
 Weights = dict[str, Tensor]  # as Module.state_dict returns them
 
 
-class Averaging:
+class Averaging(Configurable):
     """Keep the model's own weights; subclasses average them along training."""
 
     name: ClassVar[str]
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {}
     # whether batch-norm statistics that are not frozen must be estimated again for the weights of `final`
     needs_bn_update: ClassVar[bool] = False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from torch import nn
@@ -23,16 +22,13 @@ class BMA(Averaging):
     """
 
     name: ClassVar[str] = "bma"
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
-        "beta": Hyperparameter(
-            "b, both parameters of the Beta distribution", high=10, open_low=True, search=Choice((0.1, 0.5, 1))
-        )
-    }
+    beta = Hyperparameter(
+        "b, both parameters of the Beta distribution", 0.5, high=10, open_low=True, search=Choice((0.1, 0.5, 1))
+    )
 
-    def __init__(self, *, beta: float = 0.5) -> None:
-        self.hyperparameters["beta"].check("BMA", "beta", beta)
-        self.beta, self.steps = float(beta), 0
-        self.mean, self.total = WeightMean(), 0.0
+    def __init__(self, **settings: float) -> None:
+        super().__init__(**settings)
+        self.steps, self.mean, self.total = 0, WeightMean(), 0.0
 
     def begin(self, model: nn.Module, steps: int, /) -> None:
         self.steps = steps

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from torch import nn
@@ -24,15 +23,12 @@ class EMA(Averaging):
     """
 
     name: ClassVar[str] = "ema"
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
-        "decay": Hyperparameter(
-            "share of the average that a step keeps", high=1, open_high=True, search=Choice((0.99, 0.999, 0.9999))
-        )
-    }
+    decay = Hyperparameter(
+        "share of the average that a step keeps", 0.999, high=1, open_high=True, search=Choice((0.99, 0.999, 0.9999))
+    )
 
-    def __init__(self, *, decay: float = 0.999) -> None:
-        self.hyperparameters["decay"].check("EMA", "decay", decay)
-        self.decay = float(decay)
+    def __init__(self, **settings: float) -> None:
+        super().__init__(**settings)
         self.mean = WeightMean()
 
     def update(self, model: nn.Module, /) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
@@ -45,28 +44,12 @@ class SWAD(Averaging):
 
     name: ClassVar[str] = "swad"
     needs_bn_update: ClassVar[bool] = True
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {
-        "n_converge": Hyperparameter(
-            "N_s: evaluations without improvement before averaging starts", low=1, integer=True
-        ),
-        "n_tolerance": Hyperparameter("N_e: evaluations above the threshold before it ends", low=1, integer=True),
-        "tolerance": Hyperparameter("r: relative tolerance of the threshold", search=Choice((0.2, 0.3))),
-    }
+    n_converge = Hyperparameter("N_s: evaluations without improvement before averaging starts", 3, low=1, integer=True)
+    n_tolerance = Hyperparameter("N_e: evaluations above the threshold before it ends", 6, low=1, integer=True)
+    tolerance = Hyperparameter("r: relative tolerance of the threshold", 0.3, search=Choice((0.2, 0.3)))
 
-    def __init__(
-        self,
-        *,
-        n_converge: int = 3,
-        n_tolerance: int = 6,
-        tolerance: float = 0.3,
-        judge: Judge = "current",
-        segment_loss: bool | None = None,
-    ) -> None:
-        given = {"n_converge": n_converge, "n_tolerance": n_tolerance, "tolerance": tolerance}
-        for name, value in given.items():
-            self.hyperparameters[name].check("SWAD", name, value)
-        self.n_converge, self.n_tolerance = int(n_converge), int(n_tolerance)
-        self.tolerance = float(tolerance)
+    def __init__(self, *, judge: Judge = "current", segment_loss: bool | None = None, **settings: float) -> None:
+        super().__init__(**settings)
         if judge not in get_args(Judge):
             raise ValueError(f"SWAD: judge={judge!r} is not allowed; it must be one of {', '.join(get_args(Judge))}")
         self.judge = judge if segment_loss is None else "segment" if segment_loss else "current"

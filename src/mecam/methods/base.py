@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mecam.hyperparameters import Hyperparameter
+from mecam.hyperparameters import Configurable
 from mecam.methods.side import Side
 from mecam.models.network import Network
 
@@ -107,15 +107,13 @@ class Setting:
         return round(steps * self.steps / PROTOCOL_STEPS) if self.steps < PROTOCOL_STEPS else int(steps)
 
 
-class Method:
+class Method(Configurable):
     """The base class of methods; most override `loss` alone.
 
-    A subclass declares each hyperparameter as an attribute; they are the keyword arguments of its constructor. One with
-    a constructor of its own lists them in `hyperparameters`.
+    A subclass declares each hyperparameter as an attribute: see `Configurable`.
     """
 
     name: ClassVar[str]
-    hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {}
     sources: ClassVar[int] = 1  # source domains it needs at least
     images: ClassVar[int] = 1  # images per domain and step it needs at least
     surgery: ClassVar[bool] = False  # writes gradients itself, which then carry no graph
@@ -133,19 +131,6 @@ class Method:
     optimizer_settings: ClassVar[Mapping[str, Any]] = {}  # Adam's settings by the authors; the recipe has priority
     sides: Mapping[str, Side] = {}  # auxiliary modules such as adversaries, each with its own optimizer; set by `build`
     virtual_domain: Any = None  # has `active()`, which an optimizer enters for its meta pass
-
-    def __init_subclass__(cls) -> None:
-        own = {name: each for name, each in vars(cls).items() if isinstance(each, Hyperparameter)}
-        if own:
-            cls.hyperparameters = {**cls.hyperparameters, **own}
-
-    def __init__(self, **settings: float | None) -> None:
-        if unknown := settings.keys() - self.hyperparameters.keys():
-            raise TypeError(f"{type(self).__name__} has no hyperparameter {', '.join(sorted(unknown))}")
-        for name, declared in self.hyperparameters.items():
-            value = settings.get(name, declared.default)
-            if name not in vars(self):  # as set by a constructor of its own
-                setattr(self, name, value if value is None else int(value) if declared.integer else float(value))
 
     def build(self, network: Network, setting: Setting) -> nn.Module:
         """Return the module to train, which maps images to logits. New parts are initialised from torch's generator.
