@@ -44,12 +44,15 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture
-def own_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def own_parts() -> Iterator[None]:
     """Forget the parts that a test registers."""
     from mecam.benchmark.settings import REGISTRIES, registry
 
-    for part in REGISTRIES:
-        monkeypatch.setattr(registry(part), "_items", dict(registry(part)))
+    kept = [(registry(part), dict(registry(part))) for part in REGISTRIES]
+    yield
+    for parts, own in kept:
+        parts.clear()
+        parts |= own
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mecam.near import hint
@@ -16,7 +16,7 @@ Kind = TypeVar("Kind")
 Made = TypeVar("Made")
 
 
-class Registry(Mapping[str, Item]):
+class Registry(dict[str, Item]):
     """The items of one kind, by their attribute `name`: classes, or descriptions with `summary` and `defaults`.
 
     The first line of a class's docstring is its summary. The keywords of its constructor are its settings.
@@ -31,18 +31,9 @@ class Registry(Mapping[str, Item]):
     def __init__(
         self, kind: str, items: Iterable[Item], *, note: str = "", examples: Mapping[str, str] | None = None
     ) -> None:
+        super().__init__({item.name: item for item in items})  # type: ignore[attr-defined]
         self.kind, self.note, self.examples = kind, note, examples or {}
-        self._items: dict[str, Item] = {item.name: item for item in items}  # type: ignore[attr-defined]
-        self._builtin = frozenset(self._items)
-
-    def __getitem__(self, name: str) -> Item:
-        return self._items[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
+        self._builtin = frozenset(self)
 
     def register(self, item: Kind) -> Kind:
         """Make your own item available by its name, in this process; a decorator.
@@ -56,20 +47,20 @@ class Registry(Mapping[str, Item]):
             )
         if name in self._builtin:
             raise ValueError(f"mecam has a {self.kind} {name!r} already; choose another name")
-        self._items[name] = item  # type: ignore[assignment]
+        self[name] = item  # type: ignore[assignment]
         return item
 
     def find(self, name: str) -> Item:
         """Return the item of this name; an unknown name is an error with near matches."""
-        if name in self._items:
-            return self._items[name]
+        if name in self:
+            return self[name]
         if name in self.examples:
             raise ValueError(
                 f"the {self.kind} {name!r} is not part of mecam; its code is in examples/{self.examples[name]}. Import "
                 "that file in Python before you open or resume the run"
             )
         note = f" ({self.note})" if self.note else ""
-        raise ValueError(f"there is no {self.kind} {name!r}; {hint(name, self._items)}{note}")
+        raise ValueError(f"there is no {self.kind} {name!r}; {hint(name, self)}{note}")
 
     def summary(self, name: str) -> str:
         """Return one line about the item: of a file of its own the first, which has its full name and source."""

@@ -204,7 +204,7 @@ class _Points:
         objective = self.objective
         total = torch.zeros(len(points), dtype=torch.float64, device=objective.device)
         with objective.studied(), torch.inference_mode():
-            for inputs, targets in objective.on_device():
+            for inputs, targets in objective:
                 for place, point in enumerate(points):
                     weights = dict(zip(self.names, self._weights(point), strict=True))
                     loss = objective.loss(functional_call(objective.model, weights, (inputs,)), targets)

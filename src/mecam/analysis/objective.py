@@ -55,7 +55,7 @@ class Objective:
     def value(self, direction: Direction | None = None, scale: float = 1.0) -> float:
         """Return f(θ + scale · direction)."""
         with self.studied(), self.moved(direction, scale), torch.no_grad():
-            return self._mean(self.loss(self.model(x), y).double() * len(y) for x, y in self.on_device())
+            return self._mean(self.loss(self.model(x), y).double() * len(y) for x, y in self)
 
     def gradient(self, direction: Direction | None = None, scale: float = 1.0) -> list[Tensor]:
         """Return ∇f(θ + scale · direction)."""
@@ -66,7 +66,7 @@ class Objective:
         total = [torch.zeros_like(parameter) for parameter in self.parameters]
         values = []
         with self.studied(), self.moved(direction, scale), torch.enable_grad():
-            for x, y in self.on_device():
+            for x, y in self:
                 loss = self.loss(self.model(x), y)
                 slope = torch.autograd.grad(loss, self.parameters, materialize_grads=True)
                 torch._foreach_add_(total, slope, alpha=len(y) / self.count)
@@ -77,7 +77,7 @@ class Objective:
         """Return H(θ) v, by a second backward."""
         total = [torch.zeros_like(parameter) for parameter in self.parameters]
         with self.studied(), torch.enable_grad(), Grouped():
-            for x, y in self.on_device():
+            for x, y in self:
                 loss = self.loss(self.model(x), y)
                 slope = torch.autograd.grad(loss, self.parameters, create_graph=True, materialize_grads=True)
                 product = torch.autograd.grad(slope, self.parameters, list(vector), materialize_grads=True)
@@ -125,7 +125,7 @@ class Objective:
             with torch.no_grad():
                 torch._foreach_copy_(self.parameters, here)
 
-    def on_device(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches on the model's device."""
         for inputs, targets in self.batches:
             yield inputs.to(self.device), targets.to(self.device)

@@ -70,7 +70,7 @@ class _OfCurvlinops(Curvature):
         make = getattr(curvlinops(), self.kind)
         loss = nn.CrossEntropyLoss() if objective.loss is cross_entropy else _Mean(objective.loss)
         settings = {"check_deterministic": False, "num_data": objective.count}
-        self._operator = make(objective.model, loss, objective.parameters, _Batches(objective), **settings)
+        self._operator = make(objective.model, loss, objective.parameters, objective, **settings)
 
     def __matmul__(self, vector: Tensor) -> Tensor:
         with self.objective.studied(), warnings.catch_warnings():
@@ -178,13 +178,3 @@ class _Mean(nn.Module):
 
     def forward(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return self.loss(outputs, targets)
-
-
-class _Batches:
-    """The batches of an objective, on its device, each time they are asked for."""
-
-    def __init__(self, objective: Objective) -> None:
-        self.objective = objective
-
-    def __iter__(self) -> Any:
-        return self.objective.on_device()
