@@ -35,7 +35,7 @@ WAYS = {
     "as it is: fp32, channels last": {},
     "contiguous": {"contiguous": True},
     "bf16": {"precision": "bf16"},
-    "compiled": {"compile": True},
+    "compiled": {"compile": "always"},
 }
 
 

@@ -168,6 +168,7 @@ def test_the_name_of_a_run_says_what_it_is_and_depends_on_everything() -> None:
             "trainable": "head",
             "class_weights": "balanced",
             "augment": "none",
+            "compile": "always",
             "resize": "crop",
         }
         changed.append(Recipe(**{**recipe.to_dict(), name: new.get(name, other[type(value).__name__])}))
@@ -191,6 +192,13 @@ def test_a_stored_recipe_is_loaded_as_it_is() -> None:
         Recipe.from_dict({"telescope": 1})
     with pytest.raises(RecipeError, match="steps='many' is a str"):
         Recipe.from_dict({"steps": "many"})
+
+
+def test_compile_was_a_switch() -> None:
+    assert Recipe(compile="always").run_id == "shapes-all-erm-adam-none-seed0-02f3891251", "as before"
+    assert Recipe(compile=True) == Recipe(compile="always")  # type: ignore[arg-type]
+    assert Recipe(compile=False) == Recipe(compile="never") != Recipe()  # type: ignore[arg-type]
+    assert Recipe.from_dict({"compile": False}) == Recipe.from_dict({}), "the default of stored recipes"
 
 
 def test_capture_keeps_its_former_name_in_run_ids() -> None:

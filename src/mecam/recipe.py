@@ -29,6 +29,7 @@ Selection = Literal["validation", "last", "oracle"]
 Schedule = Literal["constant", "cosine", "linear", "inverse_sqrt"]
 Trainable = Literal["all", "head", "last", "norms", "lora"]
 Augment = Literal["protocol", "flips", "randaugment", "none"]
+Compile = Literal["auto", "always", "never"]
 Settings = dict[str, Any]
 
 # entries that others take their defaults from, in this order
@@ -121,7 +122,7 @@ class Recipe:
     accumulate: int = entry(1, "Parts of a batch with a forward and backward pass each, to save memory.", least=1)
     freeze_bn: bool | None = entry(None, "Freeze batch norm. Default: for pretrained backbones.")
     precision: Literal["auto", "fp32", "bf16"] = entry("auto", "Floating-point format of the backbone.")
-    compile: bool = entry(False, "Use torch.compile.")
+    compile: Compile = entry("auto", "torch.compile; auto: on a GPU, for backbones and runs where it was measured to pay.")
     deterministic: bool = entry(False, "Make runs on a GPU reproducible bit for bit.")
     capture: bool = entry(True, "On a GPU, capture steps as CUDA graphs where method and optimizer allow it.")
     nonfinite: Literal["raise", "skip"] = entry("raise", "What to do at a gradient that is not finite.")
@@ -154,7 +155,8 @@ class Recipe:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Recipe:
         """Load a stored recipe as it is. Entries that it lacks were added later and take the baseline's values."""
-        values = renamed(values)
+        former = {"compile": "auto"} if values.get("compile") is False else {}  # false was the default
+        values = renamed({**values, **former})
         unknown = sorted(set(values) - set(baseline()))
         if unknown:
             raise RecipeError(f"the recipe has entries of another version of mecam ({', '.join(unknown)})")

@@ -16,7 +16,10 @@ from unicodedata import normalize
 STORED = {"capture": "record"}  # entries by their names in older files and in the digests
 TODAY = {old: new for new, old in STORED.items()}
 # values of entries that were switches, in older files and in the digests
-SWITCHES: dict[str, dict[bool, str]] = {"augment": {True: "protocol", False: "none"}}
+SWITCHES: dict[str, dict[bool, str]] = {
+    "augment": {True: "protocol", False: "none"},
+    "compile": {True: "always", False: "never"},
+}
 LETTERS = r"A-Za-z0-9_\x80-\U0010ffff"  # kept in names; of a character class
 FILE_NAME_BYTES = 200  # a file name has at most 255, and a run has files named after it
 

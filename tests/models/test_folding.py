@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mecam.models.folding import NONE, RELU, RELU6, Pooling, _pooling, conv_bn, conv_bn_pool
+from mecam.models._convolution import Geometry
+from mecam.models.folding import NONE, RELU, RELU6, Pooling, Squares, _pooling, conv_bn, conv_bn_pool, is_stem
 from mecam.models.frozen_bn import fold_frozen
 from mecam.models.lite import EfficientNetLite, SameConv2d
 from mecam.models.network import Network
@@ -275,3 +276,28 @@ def test_a_pooled_convolution_agrees_with_float64(
     for value, truth in zip(on_gpu.parameters(), reference.parameters(), strict=True):
         error = (value.grad.double().cpu() - truth.grad).norm() / truth.grad.norm()  # type: ignore[union-attr]
         assert error < 1e-2  # rounding may put one of two values that are nearly equal before the other
+
+
+@pytest.mark.parametrize("side", [8, 9, 11])
+@pytest.mark.parametrize(
+    "conv",
+    [
+        nn.Conv2d(3, 6, 7, stride=2, padding=3, bias=False),
+        nn.Conv2d(3, 6, 3, stride=2, bias=False),
+        nn.Conv2d(1, 6, (4, 5), stride=3, padding=(0, 2), bias=False),
+    ],
+    ids=["7x7", "3x3", "4x5 by 3"],
+)
+def test_a_stem_is_a_convolution_of_squares(conv: nn.Conv2d, side: int) -> None:
+    torch.manual_seed(0)
+    assert is_stem(conv)
+    assert not is_stem(nn.Conv2d(3, 6, 3))
+    conv = conv.double()
+    geometry = Geometry(conv.stride, conv.padding, conv.dilation, 1)  # type: ignore[arg-type]
+    x = torch.randn(2, conv.in_channels, side, side + 2, dtype=torch.float64)
+    expected = geometry.of(x, conv.weight)
+    torch.testing.assert_close(Squares(geometry).of(x, conv.weight), expected)
+    dz = torch.randn_like(expected)
+    found = Squares(geometry).back(dz, x, conv.weight, to_input=True)
+    torch.testing.assert_close(found, geometry.back(dz, x, conv.weight, to_input=True))
+    assert Squares(geometry).back(dz, x, conv.weight, to_input=False)[0] is None

@@ -172,7 +172,7 @@ def test_checkpointing_keeps_less_for_the_backward_pass() -> None:
         ({"accumulate": 3}, "batch=4 images per domain cannot be split evenly into accumulate=3 parts"),
         ({"accumulate": 2, "optimizer": "sam", "base": "adahessian"}, "adahessian needs the graph of the whole batch"),
         ({"accumulate": 2, "optimizer": "disam"}, "disam compares the losses of the domains on a whole batch"),
-        ({"compile": True, "checkpointing": True}, "compile=true and checkpointing=true .* give one of them"),
+        ({"compile": "always", "checkpointing": True}, "compile=always and checkpointing=true .* give one of them"),
         ({"layer_decay": 75.0}, r"layer_decay=75\.0 is not allowed; it must be in \[0, 1\]"),
         ({"lora_rank": 4}, "lora_rank=4 is not used: trainable=all; give trainable=lora"),
         ({"decay_norms": False}, "decay_norms=false is not used: there is no weight decay; give weight_decay"),

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from mecam._triton import kernels
-from mecam.models._convolution import Geometry, convolve, precision
+from mecam.models._convolution import Geometry, aten, convolve, precision
 
 NONE, RELU, RELU6 = -1.0, math.inf, 6.0  # upper bound of the activation; NONE: no activation
 
@@ -95,6 +95,46 @@ class Window(NamedTuple):
         return dx, _kernels("_windows").back_to_weight(dz, x, self)
 
 
+class Squares(NamedTuple):
+    """A strided convolution of few channels, such as a stem, as one without a stride on squares of pixels.
+
+    The pixels of a square of `stride` x `stride` become channels, of which tensor cores take multiples of eight.
+    """
+
+    geometry: Geometry  # the convolution itself
+
+    def of(self, x: Tensor, weight: Tensor) -> Tensor:
+        return Geometry((1, 1), (0, 0), (1, 1), 1).of(self._pixels(x, weight), self._taps(weight))
+
+    def back(self, dz: Tensor, x: Tensor, weight: Tensor, *, to_input: bool) -> tuple[Tensor | None, Tensor]:
+        dx = self.geometry.back(dz, x, weight, to_input=True)[0] if to_input else None
+        taps, (rows, columns) = self._taps(weight), weight.shape[2:]
+        d_taps = Geometry((1, 1), (0, 0), (1, 1), 1).back(dz, self._pixels(x, weight), taps, to_input=False)[1]
+        stride = self.geometry.stride[0]
+        d_weight = F.pixel_shuffle(d_taps[:, : x.shape[1] * stride**2], stride)[:, :, :rows, :columns]
+        return dx, d_weight.contiguous(memory_format=torch.channels_last)
+
+    def _pixels(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Return the squares that the convolution sees, from its padding on."""
+        (stride, _), (above, left) = self.geometry.stride, self.geometry.padding
+        squares = [
+            (side + 2 * zeros - size) // stride + math.ceil(size / stride)
+            for side, zeros, size in zip(x.shape[2:], (above, left), weight.shape[2:], strict=True)
+        ]
+        height, width = (stride * count for count in squares)
+        seen = F.pad(x, (left, width - left - x.shape[3], above, height - above - x.shape[2]))
+        out = x.new_zeros(len(x), *squares, _aligned(x.shape[1] * stride**2))
+        filled = out[..., : x.shape[1] * stride**2].unflatten(-1, (x.shape[1], stride, stride))
+        filled.copy_(seen.unflatten(3, (-1, stride)).unflatten(2, (-1, stride)).permute(0, 2, 4, 1, 3, 5))
+        return out.permute(0, 3, 1, 2)
+
+    def _taps(self, weight: Tensor) -> Tensor:
+        stride, (rows, columns) = self.geometry.stride[0], weight.shape[2:]
+        taps = F.pixel_unshuffle(F.pad(weight, (0, -columns % stride, 0, -rows % stride)), stride)
+        missing = _aligned(taps.shape[1]) - taps.shape[1]
+        return F.pad(taps, (0, 0, 0, 0, 0, missing)).contiguous(memory_format=torch.channels_last)
+
+
 class Pooling(NamedTuple):
     """Max pooling over square windows by the kernels of `_windows`."""
 
@@ -125,7 +165,7 @@ class FoldedConvolution(torch.autograd.Function):
         beta: Tensor,
         residual: Tensor | None,
         statistics: Statistics,
-        convolution: Geometry | Window,
+        convolution: Geometry | Window | Squares,
         act: float,
         pooling: Pooling | None,
     ) -> Tensor:
@@ -171,20 +211,60 @@ def _folded(
     x: Tensor, conv: nn.Conv2d, bn: nn.BatchNorm2d, act: float, residual: Tensor | None, pooling: Pooling | None
 ) -> Tensor:
     statistics = Statistics(bn.running_mean, bn.running_var, bn.eps)  # type: ignore[arg-type]
-    convolution: Geometry | Window
+    convolution: Geometry | Window | Squares
     if _is_strided_depthwise(conv) and _kernels_for(x, "_windows"):
         convolution = _window(x, conv)
     else:
         if isinstance(conv, SameConv2d):
             x = conv.pad(x)
         convolution = Geometry(conv.stride, conv.padding, conv.dilation, conv.groups)  # type: ignore[arg-type]
-        if not _kernels_for(x, "_kernels"):
+        if _kernels_for(x, "_kernels"):
+            convolution = Squares(convolution) if is_stem(conv) else convolution
+        else:
             scale = bn.weight * (statistics.var + bn.eps).rsqrt()
             bias = bn.bias - statistics.mean * scale
             return convolve(x, conv.weight * scale[:, None, None, None], bias, residual, convolution, act)
     tensors = x, conv.weight, bn.weight, bn.bias, residual
+    half = precision(x) in (torch.bfloat16, torch.float16)
+    if isinstance(convolution, Geometry) and act == RELU and pooling is None and half and not torch.is_grad_enabled():
+        return _by_cudnn(*tensors, statistics, convolution)
     out: Tensor = FoldedConvolution.apply(*tensors, statistics, convolution, act, pooling)  # type: ignore[no-untyped-call]
     return out
+
+
+def _by_cudnn(
+    x: Tensor,
+    weight: Tensor,
+    gamma: Tensor,
+    beta: Tensor,
+    residual: Tensor | None,
+    statistics: Statistics,
+    geometry: Geometry,
+) -> Tensor:
+    """Return relu(bn(conv(x)) + residual) by a kernel of cuDNN, which takes the bias in half precision only.
+
+    So it is for evaluations: an error of rounding that is the same at every position does not enter a gradient.
+    """
+    dtype = precision(x)
+    x = x.to(dtype).contiguous(memory_format=torch.channels_last)
+    folded, bias = _kernels("_kernels").fold(weight, gamma, beta, statistics, dtype)
+    out: Tensor
+    if residual is None:
+        out = aten.cudnn_convolution_relu(x, folded, bias.to(dtype), *geometry)
+    else:
+        residual = residual.to(dtype).contiguous(memory_format=torch.channels_last)
+        out = aten.cudnn_convolution_add_relu(x, folded, residual, 1.0, bias.to(dtype), *geometry)
+    return out
+
+
+def is_stem(conv: nn.Conv2d) -> bool:
+    """Return whether `Squares` supports the convolution, and has fewer than eight channels to work with otherwise."""
+    few = conv.groups == 1 and conv.in_channels < 8 and set(conv.dilation) == {1}
+    return few and len(set(conv.stride)) == 1 and conv.stride[0] > 1
+
+
+def _aligned(channels: int) -> int:
+    return math.ceil(channels / 8) * 8
 
 
 def _is_strided_depthwise(conv: nn.Conv2d) -> bool:

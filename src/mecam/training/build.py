@@ -226,7 +226,7 @@ def check(recipe: Recipe, method: Method, sources: int, held_out: int) -> None:
             f"adahessian needs the graph of the gradient, and {method.name} writes gradients itself; "
             "choose another optimizer or base"
         )
-    if below == "adahessian" and (recipe.compile or ranks.count() > 1):
+    if below == "adahessian" and (recipe.compile == "always" or ranks.count() > 1):
         raise RecipeError("adahessian needs the graph of the gradient, which compile and torchrun do not keep")
 
 

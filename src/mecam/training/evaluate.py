@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from mecam.data.augment import evaluate_transform
 from mecam.data.domains import DomainSet
 from mecam.preprocessing import Preprocessing
 from mecam.splits import Split
+from mecam.training.compiling import is_compiled
 from mecam.training.metrics import Metrics, measure
 from mecam.training.resident import resident
 
@@ -111,8 +112,10 @@ def evaluate(
 def evaluating(network: nn.Module) -> Iterator[None]:
     was_training = network.training
     network.eval()
+    # compiled kernels for evaluations would be compiled anew, and not have the bits of a loaded model
     try:
-        yield
+        with torch.compiler.set_stance("force_eager") if is_compiled(network) else nullcontext():
+            yield
     finally:
         network.train(was_training)
 

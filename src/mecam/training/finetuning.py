@@ -37,8 +37,8 @@ class Group:
 
 def check(recipe: Recipe) -> None:
     """Refuse choices that do not fit together."""
-    if recipe.compile and recipe.checkpointing:
-        raise RecipeError("compile=true and checkpointing=true both decide what is recomputed; give one of them")
+    if recipe.compile == "always" and recipe.checkpointing:
+        raise RecipeError("compile=always and checkpointing=true both decide what is recomputed; give one of them")
     if recipe.accumulate == 1:
         return
     method = methods.METHODS.find(recipe.method)

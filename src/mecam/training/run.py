@@ -21,6 +21,7 @@ from mecam.recipe import Recipe, names_in
 from mecam.splits import Part, Split
 from mecam.training import build, finetuning
 from mecam.training.capture import Captures
+from mecam.training.compiling import compile_backbone
 from mecam.training.evaluate import forward_stored
 from mecam.training.exchange import overlap
 from mecam.training.features import freeze
@@ -63,13 +64,12 @@ class Run:
         self.parameters = list(self.trained.parameters())  # collecting them takes longer than a small network's update
         self.groups = finetuning.groups(recipe, self.method, self.trained)
         self.optimizer = build.build_optimizer(recipe, self.method, self.network, self.trained, device)
-        if recipe.compile:
-            self.network.featurizer.compile()
         self.captures = Captures(build.what_to_capture(recipe, self.method, self.optimizer, device))
+        compiled = compile_backbone(recipe, self.network.featurizer, captured=self.captures.what != "nothing")
         self.overlap = overlap(recipe, self.method, self.optimizer, self.parameters, device)
         self.rates = Rates(recipe, self.optimizer, device if self.captures.what == "steps" else None)
         on_cpu = device.type == "cpu" and self.network.freeze_bn
-        if (on_cpu or self.captures.what != "nothing") and not recipe.compile:
+        if (on_cpu or self.captures.what != "nothing") and not compiled:
             fold_frozen(self.network)  # on a GPU by kernels that pay only where Python does not launch them
         if self.captures.what != "nothing" and not self.method.mates:
             self.captures.forward = Captured(partial(forward_stored, self.trained, self.network.preprocessing))

@@ -1,0 +1,66 @@
+"""Which backbones torch.compile compiles."""
+
+import pytest
+import torch
+from torch import nn
+
+from mecam.models.registry import find
+from mecam.recipe import Recipe
+from mecam.training.compiling import compile_backbone, is_compiled
+from mecam.training.evaluate import evaluating
+
+VIT = "timm/vit_tiny_patch16_224"
+
+
+def recipe(**values: object) -> Recipe:
+    return Recipe(**{"backbone": VIT, "pretrained": False, "image_size": 32, **values})
+
+
+def featurizer(name: str = VIT) -> nn.Module:
+    return find(name, image_size=32).build(False).featurizer
+
+
+@pytest.mark.parametrize(
+    ("values", "captured", "compiled"),
+    [
+        ({"steps": 2000}, True, True),
+        ({"steps": 1999}, True, False),  # too short to earn its seconds back
+        ({"steps": 700, "optimizer": "mecam"}, True, True),  # three passes per step
+        ({"steps": 2000}, False, False),  # on a CPU, and where steps cannot be captured
+        ({"steps": 9, "compile": "always"}, False, True),
+        ({"steps": 2000, "compile": "never"}, True, False),
+    ],
+)
+def test_blocks_are_compiled_where_it_pays(values: dict[str, object], captured: bool, compiled: bool) -> None:
+    network = featurizer()
+    assert compile_backbone(recipe(**values), network, captured=captured) is compiled
+    assert is_compiled(network) is compiled
+    assert [is_compiled(block) for block in network.blocks] == [compiled] * len(network.blocks)
+    assert network._compiled_call_impl is None
+
+
+def test_what_folds_is_compiled_on_request_only() -> None:
+    network = featurizer("resnet8")
+    assert not compile_backbone(recipe(backbone="resnet8", steps=5000), network, captured=True)
+    assert compile_backbone(recipe(backbone="resnet8", compile="always"), network, captured=True)
+    assert network._compiled_call_impl is not None
+
+
+class Doubling(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+
+def test_evaluations_are_not_compiled() -> None:
+    network, graphs = Doubling(), []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> object:
+        graphs.append(graph)
+        return graph.forward
+
+    network.compile(backend=backend)
+    with evaluating(network):
+        network(torch.ones(1))
+    assert not graphs
+    network(torch.ones(1))
+    assert len(graphs) == 1
