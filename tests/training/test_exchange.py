@@ -144,3 +144,45 @@ def test_two_processes_end_at_the_weights_of_one_exchange(tmp_path: Path) -> Non
     done = subprocess.run(launch, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("equal") == 2  # the two lines can mix
+
+
+CAPTURED = """
+import torch
+from torch import distributed
+from mecam.data.shapes import shapes
+from mecam.recipe import Recipe
+from mecam.training.exchange import Overlap
+from mecam.training.machine import find_machine
+from mecam.training.run import Run
+from mecam.training.step import train_step
+
+machine = find_machine("cuda")
+torch.cuda.set_device(0)
+distributed.init_process_group("nccl", init_method="tcp://127.0.0.1:29533", rank=0, world_size=1)
+
+
+def weights(overlaps, **values):
+    recipe = Recipe(target="sketch", batch=4, steps=3, freeze_bn=True, **values)
+    run = Run(recipe, machine, shapes(per_class=8))
+    if overlaps:
+        run.overlap = Overlap(run.parameters, size=100_000)
+        assert len(run.overlap._buckets) > 2
+    for step in range(6):
+        torch.manual_seed(step)
+        train_step(run, step)
+    assert all(graph._graph is not None for graph in run.captures.graphs.values()) and run.captures.graphs
+    return [parameter.detach().clone() for parameter in run.trained.parameters()]
+
+
+for values in ({"optimizer": "adam"}, {"optimizer": "mecam"}, {"method": "dann"}):
+    assert all(torch.equal(a, b) for a, b in zip(weights(True, **values), weights(False, **values))), values
+print("equal")
+"""
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_an_exchange_inside_a_graph_leaves_the_weights_of_none() -> None:
+    """One process: the means are its own gradients. NCCL's collectives are part of the graph."""
+    done = subprocess.run([sys.executable, "-c", CAPTURED], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "equal" in done.stdout

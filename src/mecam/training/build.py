@@ -342,7 +342,7 @@ def what_to_capture(
     wanted = device.type != "cpu" and recipe.capture and not recipe.deterministic and not recipe.track
     # recomputation restores random states, which a graph cannot; with the others the gain would be small
     wanted = wanted and not (recipe.checkpointing or recipe.accumulate > 1 or recipe.trainable == "lora")
-    return optimizer.capturable if steady and wanted and ranks.count() == 1 else "nothing"
+    return optimizer.capturable if steady and wanted else "nothing"
 
 
 @dataclass(frozen=True)

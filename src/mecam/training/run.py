@@ -71,7 +71,7 @@ class Run:
         on_cpu = device.type == "cpu" and self.network.freeze_bn
         if (on_cpu or self.captures.what != "nothing") and not compiled:
             fold_frozen(self.network)  # on a GPU by kernels that pay only where Python does not launch them
-        if self.captures.what != "nothing" and not self.method.mates:
+        if self.captures.what != "nothing" and not self.method.mates and ranks.count() == 1:  # processes share batches
             self.captures.forward = Captured(partial(forward_stored, self.trained, self.network.preprocessing))
         self.averaging = averaging.create(recipe.averaging, **recipe.averaging_settings)
         self.averaging.begin(self.trained, recipe.steps + 1)  # from step 0 to step `steps`
