@@ -16,7 +16,7 @@ from torch import Tensor
 from mecam.data import augment
 from mecam.data.augment import BRIGHTNESS, CONTRAST, HUE, SATURATION, Augmentation, Draws, evaluate_transform
 from mecam.data.store import fit
-from mecam.preprocessing import Interpolation, Preprocessing, Resize
+from mecam.preprocessing import Interpolation, Interpolation, Preprocessing, Resize
 from mecam.training.build import AUGMENTATIONS
 
 GRAY_TOLERANCE = 1.5e-4  # Pillow's grey is .299 R + ..., torchvision's .2989 R + ...: at most 1e-4 apart
@@ -342,16 +342,18 @@ def test_images_of_the_wrong_kind_are_refused() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 class TestOnCuda:
     @pytest.mark.parametrize(("height", "width", "size"), [(227, 227, 224), (300, 90, 64), (40, 40, 64), (64, 64, 64)])
-    def test_it_agrees_with_the_cpu(self, height: int, width: int, size: int) -> None:
+    @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+    def test_it_agrees_with_the_cpu(self, height: int, width: int, size: int, interpolation: Interpolation) -> None:
         images = pictures(16, height, width)
-        transform = Augmentation(Preprocessing(size))
+        preprocessing = Preprocessing(size, interpolation=interpolation)
+        transform = Augmentation(preprocessing)
         draws = transform.draw(images)
         there = Draws(*(value.cuda() for value in vars(draws).values()))
         out = transform.apply(images.cuda(), there).cpu()
         torch.testing.assert_close(out, transform.apply(images, draws), atol=1e-3, rtol=0)
         torch.testing.assert_close(
-            evaluate_transform(images.cuda(), Preprocessing(size)).cpu(),
-            evaluate_transform(images, Preprocessing(size)),
+            evaluate_transform(images.cuda(), preprocessing).cpu(),
+            evaluate_transform(images, preprocessing),
             atol=1e-3,
             rtol=0,
         )

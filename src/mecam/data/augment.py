@@ -107,8 +107,11 @@ class Augmentation:
         out = _output(images, own.size)
         with torch.autocast(images.device.type, enabled=False):
             if gpu := self._kernels(images):
-                cropped = torch.empty(out.shape, device=out.device)
-                gpu.crop(images, draws.box, draws.flip, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), out=cropped)
+                if _kernels_crop(own):
+                    cropped = torch.empty(out.shape, device=out.device)
+                    gpu.crop(images, draws.box, draws.flip, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), out=cropped)
+                else:
+                    cropped = _crop(images, draws.box, own.size, draws.flip, own.interpolation)
                 gpu.colour(cropped, draws.order, draws.factors, draws.gray, own.mean, own.std, out=out)
             else:
                 for piece in _pieces(out):
@@ -124,7 +127,7 @@ class Augmentation:
         return torch.where(_per_image(draws.gray), _luma(x), x)
 
     def _kernels(self, images: Tensor) -> Any:
-        return _kernels_for(images, self.preprocessing)
+        return _kernels_for(images)
 
     def _draw_box(self, images: Tensor, aspects: Tensor | None, shape: Tensor, place: Tensor) -> Tensor:
         """Return the first of ten random boxes that fits into the image, else the largest central one."""
@@ -161,7 +164,7 @@ def evaluate_transform(images: Tensor, preprocessing: Preprocessing, aspects: Te
     box = _whole(images, aspects, preprocessing, like=out)
     same = images.shape[-2:] == (size, size) and (aspects is None or preprocessing.resize == "squash")
     with torch.autocast(images.device.type, enabled=False):
-        if gpu := _kernels_for(images, preprocessing):
+        if _kernels_crop(preprocessing) and (gpu := _kernels_for(images)):
             gpu.crop(images, box, None, preprocessing.mean, preprocessing.std, out=out)
             return out
         for piece in _pieces(out):
@@ -309,10 +312,14 @@ def _output(images: Tensor, size: int) -> Tensor:
     return torch.empty(len(images), 3, size, size, dtype=torch.float32, device=images.device, memory_format=layout)
 
 
-def _kernels_for(images: Tensor, preprocessing: Preprocessing) -> Any:
-    """Return the Triton kernels, which are bilinear and read inside of the image only, for images on a GPU."""
-    fitting = preprocessing.interpolation == "bilinear" and preprocessing.resize != "letterbox"
-    return kernels("mecam.data._kernels") if images.is_cuda and fitting else None
+def _kernels_for(images: Tensor) -> Any:
+    """Return the Triton kernels for images on a GPU."""
+    return kernels("mecam.data._kernels") if images.is_cuda else None
+
+
+def _kernels_crop(preprocessing: Preprocessing) -> bool:
+    """Return whether the kernels' crops, bilinear and inside of the image, are those of this preprocessing."""
+    return preprocessing.interpolation == "bilinear" and preprocessing.resize != "letterbox"
 
 
 def _pieces(out: Tensor) -> Iterator[slice]:
