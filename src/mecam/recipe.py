@@ -122,9 +122,7 @@ class Recipe:
     accumulate: int = entry(1, "Parts of a batch with a forward and backward pass each, to save memory.", least=1)
     freeze_bn: bool | None = entry(None, "Freeze batch norm. Default: for pretrained backbones.")
     precision: Literal["auto", "fp32", "bf16"] = entry("auto", "Floating-point format of the backbone.")
-    compile: Compile = entry(
-        "auto", "torch.compile; auto: on a GPU, for backbones and runs where it was measured to pay."
-    )
+    compile: Compile = entry("auto", "Use torch.compile; auto: on a GPU, where it was measured to pay.")
     deterministic: bool = entry(False, "Make runs on a GPU reproducible bit for bit.")
     capture: bool = entry(True, "On a GPU, capture steps as CUDA graphs where method and optimizer allow it.")
     nonfinite: Literal["raise", "skip"] = entry("raise", "What to do at a gradient that is not finite.")

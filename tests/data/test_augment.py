@@ -16,7 +16,7 @@ from torch import Tensor
 from mecam.data import augment
 from mecam.data.augment import BRIGHTNESS, CONTRAST, HUE, SATURATION, Augmentation, Draws, evaluate_transform
 from mecam.data.store import fit
-from mecam.preprocessing import Interpolation, Interpolation, Preprocessing, Resize
+from mecam.preprocessing import Interpolation, Preprocessing, Resize
 from mecam.training.build import AUGMENTATIONS
 
 GRAY_TOLERANCE = 1.5e-4  # Pillow's grey is .299 R + ..., torchvision's .2989 R + ...: at most 1e-4 apart

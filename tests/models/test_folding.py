@@ -294,7 +294,7 @@ def test_a_stem_is_a_convolution_of_squares(conv: nn.Conv2d, side: int) -> None:
     assert not is_stem(nn.Conv2d(3, 6, 3))
     conv = conv.double()
     geometry = Geometry(conv.stride, conv.padding, conv.dilation, 1)  # type: ignore[arg-type]
-    x = torch.randn(2, conv.in_channels, side, side + 2, dtype=torch.float64)
+    x = torch.randn(2, conv.in_channels, side, side + 2, dtype=torch.float64).to(memory_format=torch.channels_last)
     expected = geometry.of(x, conv.weight)
     torch.testing.assert_close(Squares(geometry).of(x, conv.weight), expected)
     dz = torch.randn_like(expected)

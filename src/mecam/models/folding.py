@@ -124,8 +124,8 @@ class Squares(NamedTuple):
         height, width = (stride * count for count in squares)
         seen = F.pad(x, (left, width - left - x.shape[3], above, height - above - x.shape[2]))
         out = x.new_zeros(len(x), *squares, _aligned(x.shape[1] * stride**2))
-        filled = out[..., : x.shape[1] * stride**2].unflatten(-1, (x.shape[1], stride, stride))
-        filled.copy_(seen.unflatten(3, (-1, stride)).unflatten(2, (-1, stride)).permute(0, 2, 4, 1, 3, 5))
+        parts = seen.view(len(x), x.shape[1], squares[0], stride, squares[1], stride).permute(0, 2, 4, 1, 3, 5)
+        out[..., : x.shape[1] * stride**2].view(parts.shape).copy_(parts)
         return out.permute(0, 3, 1, 2)
 
     def _taps(self, weight: Tensor) -> Tensor:
