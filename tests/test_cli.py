@@ -515,7 +515,7 @@ def test_unreadable_images_in_training_are_refused_or_left_out_as_asked(images: 
     assert image.startswith("  lab/red/broken.png ")
     skipped = mecam(*words, "--skip-unreadable")
     assert skipped.exit_code == 0
-    assert skipped.stderr.startswith("skipped: lab/red/broken.png")
+    assert skipped.stderr.startswith("mecam: skipped: lab/red/broken.png")
     again = mecam("rerun", str(tmp_path / "out"))
     assert (again.exit_code, again.stdout.splitlines()[-1][:14]) == (0, "the same bytes")
     measured = mecam("curvature", str(tmp_path / "out"), "--images", "4", "--radii", "0.1")

@@ -171,9 +171,9 @@ class Recipe:
     @property
     def reading(self) -> dict[str, Any]:
         """Return the arguments of `open_data` beside the data."""
-        from mecam.data.open import reading
+        from mecam.data.open import READING
 
-        return reading(vars(self))
+        return {name: getattr(self, name) for name in READING}
 
     @property
     def run_id(self) -> str:

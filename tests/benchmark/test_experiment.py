@@ -74,7 +74,7 @@ def test_unreadable_images_are_refused_or_left_out_as_asked(tmp_path: Path) -> N
     assert mecam(*words).exit_code == 2
     done = mecam(*words, "--skip-unreadable")
     assert done.exit_code == 0, done.stderr
-    assert done.stderr.startswith("skipped: art/cat/broken.png")
+    assert done.stderr.startswith("mecam: skipped: art/cat/broken.png")
     assert "0 runs to do, 1 done" in mecam(*words, "--skip-unreadable", "--dry-run").stdout
     settings: dict[str, Any] = {"data": str(data), "target": "photo", "seeds": 0, "steps": 2, "backbone": "resnet8"}
     with pytest.raises(UnreadableError, match="broken"):

@@ -115,7 +115,7 @@ def test_all_pairs_are_compared() -> None:
         looks[second] = looks[first]
         looks[second, 0] ^= 0b111  # three bits of 64
     pictures = Pictures(
-        names=[str(number) for number in range(600)],
+        name=str,
         domains=np.arange(600) % 7,
         labels=np.zeros(600, dtype=np.int64),
         digests=np.arange(600, dtype=np.uint64),

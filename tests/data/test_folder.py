@@ -108,7 +108,7 @@ def test_odd_class_names_work(tmp_path: Path) -> None:
 )
 def test_trees_that_cannot_be_used_are_refused(tmp_path: Path, files: list[str], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        scan(tree(tmp_path, *files), missing_classes="allow")
+        scan(tree(tmp_path, *files), allow_missing_classes=True)
 
 
 def test_a_missing_root_is_refused(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_class_missing_in_a_domain_is_refused_unless_allowed(root: Path) -> No
     tree(root, "b/fox/1.png", "a/fox/only.txt")
     with pytest.raises(DataError, match=r"'a' has no images of 'fox'.*--allow-missing-classes"):
         scan(root)
-    scanned = scan(root, missing_classes="allow")
+    scanned = scan(root, allow_missing_classes=True)
     assert scanned.classes == ("cat", "dog", "fox")
     assert [scanned.labels(domain).tolist() for domain in (0, 1)] == [[0, 1], [0, 1, 1, 2]]
 
@@ -146,7 +146,7 @@ def test_a_folder_elsewhere_is_visited_once_though_linked_twice(root: Path, tmp_
     (elsewhere / "deep" / "up").symlink_to("..")
     (root / "a" / "fox").symlink_to(elsewhere)
     (root / "b" / "fox").symlink_to(elsewhere)
-    scanned = scan(root, missing_classes="allow")
+    scanned = scan(root, allow_missing_classes=True)
     assert scanned.files[0][2:] == ("a/fox/1.png", "a/fox/deep/2.png")
     assert scanned.classes == ("cat", "dog", "fox")
     assert not any("fox" in file for file in scanned.files[1])

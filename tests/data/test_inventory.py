@@ -11,7 +11,7 @@ from tests.data.folders import make_folder
 
 
 def inventory(root: Path) -> Inventory:
-    found = scan(root, missing_classes="allow")
+    found = scan(root, allow_missing_classes=True)
     return Inventory(found, *inspect(found, workers=2))
 
 

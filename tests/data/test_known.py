@@ -24,7 +24,7 @@ def differences(root: Path, known: Known, *files: str) -> list[str]:
     for file in files:
         (root / file).parent.mkdir(parents=True, exist_ok=True)
         (root / file).touch()
-    return check(scan(root, missing_classes="allow"), known)
+    return check(scan(root, allow_missing_classes=True), known)
 
 
 @pytest.mark.parametrize("known", [ANIMALS, UNNAMED])

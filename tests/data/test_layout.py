@@ -84,10 +84,10 @@ class TestQuestions:
     ) -> None:
         root = tree(tmp_path / "root", *files)
         with pytest.raises(DataError, match=message.replace("ROOT", str(root))):
-            scan(root, missing_classes="allow")
+            scan(root, allow_missing_classes=True)
         for answer in answers:
             folder, _, layout = answer.rpartition("--layout ") if "--layout" in answer else (answer, "", None)
-            found = scan(root / folder.strip(), layout=layout, missing_classes="allow")
+            found = scan(root / folder.strip(), layout=layout, allow_missing_classes=True)
             assert len(found) == sum(file.startswith(folder.strip()) for file in files)
 
     @pytest.mark.parametrize(

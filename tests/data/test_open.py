@@ -156,7 +156,7 @@ class TestFolders:
         for _ in range(2):
             with pytest.raises(DataError, match=r"1 image of pets cannot be read"):
                 open_data(root)
-            data = open_data(root, on_error="skip")
+            data = open_data(root, skip_unreadable=True)
             assert isinstance(data, Store)
             assert [image.name for image in data.skipped] == ["art/cat/0001.png"]
 
@@ -187,16 +187,18 @@ class TestKnownNames:
         monkeypatch.setenv("MECAM_DATA", str(tmp_path / "sets"))
         data = open_data(name)
         assert data.name == {"pacs": "PACS"}.get(name, name)
-        monkeypatch.delenv("MECAM_DATA")
-        assert same(open_data(name, root=tmp_path / "sets"), data)
 
-    def test_one_that_is_not_there_is_told_with_where_to_get_it(self, tmp_path: Path) -> None:
+    def test_one_that_is_not_there_is_told_with_where_to_get_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         with pytest.raises(DataError, match=r"VLCS is not part of mecam: get it \(Fang .*set \$MECAM_DATA"):
             open_data("vlcs")
+        monkeypatch.setenv("MECAM_DATA", str(tmp_path))
         with pytest.raises(DataError, match=r"there is no folder VLCS in .*; get it \(Fang"):
-            open_data("vlcs", root=tmp_path)
+            open_data("vlcs")
+        monkeypatch.setenv("MECAM_DATA", str(tmp_path / "nowhere"))
         with pytest.raises(DataError, match=r"nowhere, where VLCS is looked for, is not a folder"):
-            open_data("vlcs", root=tmp_path / "nowhere")
+            open_data("vlcs")
 
     @pytest.mark.parametrize(
         ("name", "near"),

@@ -195,7 +195,7 @@ def test_names_of_any_bytes_survive(tmp_path: Path) -> None:
     (root / "art").rename(root / "été")
     (root / "photo/dog/0000.png").write_bytes(b"broken")
     (root / "photo/dog/0000.png").rename(root / "photo/dog" / odd)
-    store = pack(root, tmp_path / "store", on_error="skip")
+    store = pack(root, tmp_path / "store", skip_unreadable=True)
     assert store.sample_name(1, 2) == f"été/cat/{odd}"
     assert store.skipped[0].name == f"photo/dog/{odd}"
 

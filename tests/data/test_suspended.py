@@ -45,7 +45,7 @@ def suspended(root: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
     with monkeypatch.context() as slowly:
         slowly.setattr(packing, "resample", slow)
-        child = fork.Process(target=pack, args=(root, out), kwargs={"workers": 1, "on_error": "skip"})
+        child = fork.Process(target=pack, args=(root, out), kwargs={"workers": 1, "skip_unreadable": True})
         child.start()
     while len(list(out.parent.glob(f".{out.name}.packing*/shard-*"))) < 3:
         time.sleep(0.005)

@@ -240,7 +240,7 @@ def test_outputs_that_are_not_finite_are_an_error(value: float, tmp_path: Path) 
 
 def test_words_that_are_refused(run: Path, images: Path, tmp_path: Path) -> None:
     unknown = ask(run, images, "--format", "xml")
-    assert (unknown.exit_code, unknown.stderr) == (2, "mecam: there is no format 'xml'; there are terminal and json\n")
+    assert (unknown.exit_code, "'xml' is not one of 'terminal', 'json'" in unknown.stderr) == (2, True)
     (tmp_path / "lab" / "rde").mkdir(parents=True)
     shutil.copy(images / "lab" / "red" / "1.png", tmp_path / "lab" / "rde")
     refused = ask(run, tmp_path)

@@ -52,7 +52,7 @@ def test_links_to_folders(tmp_path: Path) -> None:
     (tmp_path / "elsewhere/loop").symlink_to(tmp_path / "root")
     found, ignored = read(tmp_path / "root")
     assert found == [("dog/a.png", "dog", "")]
-    assert ignored == ["dog: not images, ignored: 'loop'"]
+    assert ignored == ["'dog/loop' is a link back into the data and is ignored"]
 
 
 def test_what_is_not_read_is_reported(tmp_path: Path) -> None:
@@ -63,10 +63,10 @@ def test_what_is_not_read_is_reported(tmp_path: Path) -> None:
     found, ignored = read(tmp_path)
     assert found == [("lab/dog/a.png", "dog", "lab")]
     assert ignored == [
-        f"{tmp_path.name}: files outside of a class folder, ignored: 'above.png'",
-        "lab: files outside of a class folder, ignored: 'beside.png'",
-        "lab/cat: no images",
-        "lab/dog: not images, ignored: 'a.raw'",
+        "'.': not folders, ignored: 'above.png'",
+        "'lab': not folders, ignored: 'beside.png'",
+        "'lab/dog': not images, ignored: 'a.raw'",
+        "'lab/cat': no images",
     ]
 
 
@@ -86,7 +86,7 @@ def test_no_folder_is_a_class(tmp_path: Path) -> None:
 
 
 def test_folders_without_images(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"there are no images in .*; expected FOLDER/<class>/<image>"):
+    with pytest.raises(DataError, match=r"has no folders in it; expected root/<class>/<image>"):
         find_labelled(tmp_path, CLASSES)
     with pytest.raises(DataError, match=r"there is no .*nowhere; expected"):
         find_labelled(tmp_path / "nowhere", CLASSES)

@@ -19,7 +19,7 @@ from mecam.benchmark.records_file import Record, add_records, read_measurements,
 from mecam.data import known
 from mecam.data.domains import DataError, HasDomains, check_several, domain_index
 from mecam.data.notes import warn_about
-from mecam.data.open import READING, locate, open_data, reading
+from mecam.data.open import READING, locate, open_data
 from mecam.methods import METHODS
 from mecam.progress import Event, Progress, showing, shown, silent
 from mecam.recipe import Recipe, RecipeError, assign, entry_kind, names_in, option, spelled
@@ -158,7 +158,8 @@ def runs_of(blocks: Sequence[Mapping[str, Any]], *, absent: bool = False, opened
     sets: dict[tuple[str, ...], HasDomains] = {}
 
     def data_of(values: Mapping[str, Any]) -> HasDomains:
-        name, how = spelled(values.get("data", Recipe.data)), reading(values)
+        name = spelled(values.get("data", Recipe.data))
+        how = {entry: values.get(entry, getattr(Recipe, entry)) for entry in READING}
         key = name, *map(str, how.values())
         if key not in sets:
             sets[key] = _open(name, how, absent=absent)

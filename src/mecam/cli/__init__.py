@@ -8,7 +8,7 @@ from mecam.cli._app import app, data_app
 
 # in the order of --help
 # isort: off
-from mecam.cli import fit, train, bench, analysis, runs, soup, listing, data  # noqa: F401
+from mecam.cli import fit, train, bench, analysis, runs, data  # noqa: F401
 # isort: on
 
 

@@ -77,7 +77,7 @@ class Request:
         if not sized.is_long or self.minutes is not None:
             return [sized.line()]
         cheaper = sized.cheaper(self.recipe)
-        commands = [self._command(options) if options else self._fit(sized.recipe) for options, _ in cheaper]
+        commands = [self._command(changed) if changed else self._fit(sized.recipe) for changed, _ in cheaper]
         notes = (note for _, note in cheaper)
         return [f"{sized.line()}. Cheaper:", *(f"  {c}\n      {note}" for c, note in zip(commands, notes, strict=True))]
 
@@ -91,10 +91,12 @@ class Request:
         read_ = set(() if self.file is None else read(self.file))
         return Length(recipe, self.minutes, frozenset(typed | read_ - ({"steps"} if self.minutes else set())))
 
-    def _command(self, options: Mapping[str, Any]) -> str:
+    def _command(self, changed: Mapping[str, Any]) -> str:
         """Return this command with other options."""
+        from mecam.report.commands import options
+
         words = ["mecam", "train", *([] if self.file is None else [str(self.file)])]
-        words += _options({**self.entries, **options})
+        words += options({**self.entries, **changed})
         for assignment in self.assignments:
             words += ["--set", assignment]
         return shlex.join([*words, "--out", str(self.out)])
@@ -102,23 +104,11 @@ class Request:
     @staticmethod
     def _fit(recipe: Recipe) -> str:
         from mecam.data.open import READING
+        from mecam.report.commands import options
 
         values = {name: getattr(recipe, name) for name in ("backbone", "weights", *READING)}
-        others = _options({name: value for name, value in values.items() if value not in (False, "lite0")})
+        others = options({name: value for name, value in values.items() if value not in (False, "lite0")})
         return shlex.join(["mecam", "fit", recipe.data, "--minutes", "15", *others])
-
-
-def _options(entries: Mapping[str, Any]) -> list[str]:
-    """Return the options of these entries; None is left out."""
-    from mecam.recipe import option
-
-    words: list[str] = []
-    for name, value in entries.items():
-        if isinstance(value, bool):
-            words.append(option(name if value else f"no_{name}"))
-        elif value is not None:
-            words += [option(name), str(value)]
-    return words
 
 
 def _at_terminal() -> bool:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from mecam.cli._app import command
-from mecam.cli.options import Device, Images, Out, RunArgument, RunArguments, RunData, Split
+from mecam.cli.options import Device, Images, Out, RunArgument, RunArguments, RunData, Split, TextOrJson
 from mecam.progress import no_lines, shown
 
 
@@ -30,7 +30,7 @@ def curvature(
     double: Annotated[bool, typer.Option("--double", help="Compute in float64.")] = False,
     compare: Annotated[str | None, typer.Option(help="paper: print the published Table 5 below our rows.")] = None,
     per_run: Annotated[bool, typer.Option("--per-run", help="Print one row per run instead of means.")] = False,
-    format: Annotated[str, typer.Option(help="Output format: terminal or json.")] = "terminal",
+    format: TextOrJson = "terminal",
     plot: Annotated[Path | None, typer.Option(help="Figure to write (.png, .svg, .pdf, ...).")] = None,
     data: RunData = None,
     device: Device = "auto",
@@ -39,8 +39,6 @@ def curvature(
 
     Prints C at several radii, over targets and seeds.
     """
-    if format not in ("terminal", "json"):
-        raise ValueError(f"there is no format {format!r}; there are terminal and json")
     try:
         numbers = [float(radius) for radius in radii.split(",")]
     except ValueError:

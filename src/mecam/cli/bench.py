@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mecam.cli._app import INTERRUPTED, command, warn
-from mecam.cli.data import print_notes
 from mecam.cli.options import Device, Out, RecipeCommand, ResultsArgument, RunData, recipe_options
 from mecam.columns import visible
 
@@ -76,12 +76,13 @@ def bench(
     from mecam.analysis.after_run import measure_names
     from mecam.benchmark.experiment import check_starts, make_engine, missing, plan_runs, run_missing, shown_and_logged
     from mecam.benchmark.records_file import read_records
+    from mecam.data.notes import warn_about
     from mecam.data.open import SHAPES
     from mecam.training.build import starts_at_random
 
     recipes = plan_runs(
         experiment, entries, set_ or [], small=small, draws=draws, grid=grid, absent=dry_run, probe=probe,
-        opened=print_notes,
+        opened=partial(warn_about, warn=warn),
     )  # fmt: skip
     names = measure_names(measure or ())
     chosen = make_engine(

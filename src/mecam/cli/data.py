@@ -1,20 +1,38 @@
-"""`mecam data list`, `check` and `pack`."""
+"""`mecam list`, `doctor`, and `data list`, `check` and `pack`."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from mecam.cli._app import command, data_app
+from mecam.cli._app import command, data_app, warn
 from mecam.cli.options import AllowMissingClasses, DomainFrom, FolderArgument, Layout, Quiet, SkipUnreadable, Workers
-from mecam.columns import visible
 
-if TYPE_CHECKING:
-    from mecam.data.domains import HasDomains
-    from mecam.data.scan import MissingClasses
+
+@command("mecam list", "mecam list optimizers --verbose", "mecam list profiles", "mecam list recipe", name="list")
+def list_(
+    kind: Annotated[
+        str | None,
+        typer.Argument(
+            help="methods, optimizers, averagings, virtual, measures, backbones, data, profiles, recipe. Default: all."
+        ),
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Include hyperparameters, sizes and sources.")] = False,
+) -> None:
+    """List methods, optimizers, backbones, data sets and more."""
+    from mecam.listing import lines
+
+    print("\n".join(lines(kind, verbose=verbose)))
+
+
+@command("mecam doctor")
+def doctor() -> None:
+    """Report hardware, installed packages and known problems."""
+    from mecam.doctor import health
+
+    print("\n".join(health()))
 
 
 @command("mecam data list", group=data_app, name="list")
@@ -66,7 +84,7 @@ def data_check(
         same = pictures_of(store, looks=len(store) <= MOST).duplicates()
         print("\n".join([f"{folder}: {len(store)} images, all as they were packed", *same.notes(), *same.problems()]))
         return 1 if same.problems() else 0
-    images = scan(folder, layout=layout, domain_from=domain_from, missing_classes="allow")
+    images = scan(folder, layout=layout, domain_from=domain_from, allow_missing_classes=True)
     if changed := stale(images):
         print(
             f"{len(changed)} images have other content than when they were packed, and the same names, sizes and times "
@@ -94,7 +112,7 @@ def data_check(
 def data_pack(
     folder: FolderArgument,
     out: Annotated[Path, typer.Option(help="Store to write.")],
-    mode: Annotated[str, typer.Option(help="Storage: auto, decoded or encoded.")] = "auto",
+    mode: Annotated[Literal["auto", "decoded", "encoded"], typer.Option(help="Storage.")] = "auto",
     workers: Workers = None,
     side: Annotated[int, typer.Option(help="Pixels per side of images that are larger, or differ in size.")] = 320,
     skip_unreadable: SkipUnreadable = False,
@@ -105,22 +123,14 @@ def data_pack(
 ) -> None:
     """Decode a folder into a memory-mapped store, which --data accepts instead of the folder."""
     from mecam.data.folder import scan
+    from mecam.data.notes import warn_about
     from mecam.data.pack import pack
     from mecam.progress import shown
 
+    images = scan(folder, layout=layout, domain_from=domain_from, allow_missing_classes=allow_missing_classes)
     with shown(quiet=quiet) as progress:
-        on_error = "skip" if skip_unreadable else "refuse"
-        missing: MissingClasses = "allow" if allow_missing_classes else "error"
-        images = scan(folder, layout=layout, domain_from=domain_from, missing_classes=missing)
-        options = {"mode": mode, "workers": workers, "side": side, "on_error": on_error}
-        store = pack(images, out, progress=progress, **options)  # type: ignore[arg-type]
-    print_notes(store)
+        store = pack(
+            images, out, mode=mode, workers=workers, side=side, skip_unreadable=skip_unreadable, progress=progress
+        )
+    warn_about(store, warn)
     print(f"{out}: {len(store)} images")
-
-
-def print_notes(data: HasDomains) -> None:
-    """Print what to know about the data before training on it."""
-    from mecam.data.notes import notes_on
-
-    for note in notes_on(data):
-        print(visible(note if note.startswith("skipped") else f"mecam: {note}"), file=sys.stderr)

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand
@@ -61,6 +61,7 @@ WantedPrecision = Annotated[
         "right in domains left out of training. Example: 0.95."
     ),
 ]
+TextOrJson = Annotated[Literal["terminal", "json"], typer.Option(help="Output format.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Do not print progress.")]
 
 

@@ -1,4 +1,4 @@
-"""`mecam predict`, `evaluate`, `serve`, `rerun`, `verify` and `export`: runs in use."""
+"""`mecam predict`, `evaluate`, `serve`, `rerun`, `verify`, `export` and `soup`: runs in use."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -18,10 +18,26 @@ from mecam.cli.options import (
     Out,
     Quiet,
     RunArgument,
+    RunArguments,
     RunData,
     RunWeights,
+    TextOrJson,
     WantedPrecision,
 )
+
+if TYPE_CHECKING:
+    from mecam.serving import TrainedModel
+
+
+def _load(run: Path, others: list[Path] | None, device: str) -> TrainedModel:
+    """Load a model, or several as one; warn of a run that has not finished."""
+    from mecam.serving import load_ensemble
+    from mecam.training.machine import find_machine
+
+    model = load_ensemble([run, *(others or [])], device=find_machine(device).device)
+    if model.stopped:
+        warn(model.stopped)
+    return model
 
 
 @command(
@@ -33,7 +49,7 @@ from mecam.cli.options import (
 def predict(
     run: ModelArgument,
     images: Annotated[list[Path], typer.Argument(help="Image files and folders.")],
-    format: Annotated[str, typer.Option(help="Output format: csv or json.")] = "csv",
+    format: Annotated[Literal["csv", "json"], typer.Option(help="Output format.")] = "csv",
     probabilities: Annotated[bool, typer.Option("--probabilities", help="Add the probability of every class.")] = False,
     wanted_precision: WantedPrecision = None,
     ensemble: EnsembleWith = None,
@@ -44,13 +60,9 @@ def predict(
     For a model of mecam fit, the column novelty is above 1 for an image that is further from the training images than
     95 % of held-out ones. For 10 images or more, a line says whether they look like one of the training domains.
     """
-    from mecam.serving import Together, check_form, find_images, load_ensemble, writer
-    from mecam.training.machine import find_machine
+    from mecam.serving import Together, find_images, writer
 
-    check_form(format)
-    model = load_ensemble([run, *(ensemble or [])], device=find_machine(device).device)
-    if model.stopped:
-        warn(model.stopped)
+    model = _load(run, ensemble, device)
     unknown_below = None if wanted_precision is None else model.threshold(wanted_precision)
     unreadable, together = 0, None if model.confidence is None else Together(model.confidence)
     judged = [name for name, there in (("novelty", together), ("unknown", unknown_below)) if there is not None]
@@ -86,7 +98,7 @@ def evaluate(
         typer.Option(help="CSV file to write: the misclassified images, with the probability of every class."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="HTML page to write, with the images behind each confusion.")] = None,
-    format: Annotated[str, typer.Option(help="Output format: terminal or json.")] = "terminal",
+    format: TextOrJson = "terminal",
     ensemble: EnsembleWith = None,
     device: Device = "auto",
     quiet: Quiet = False,
@@ -96,15 +108,10 @@ def evaluate(
     Prints confusions and calibration, too. Classes are matched by name. Unreadable images are reported and not counted,
     with exit code 1.
     """
-    if format not in ("terminal", "json"):
-        raise ValueError(f"there is no format {format!r}; there are terminal and json")
     from mecam.progress import no_lines, shown
-    from mecam.serving import evaluate, load_ensemble
-    from mecam.training.machine import find_machine
+    from mecam.serving import evaluate
 
-    trained = load_ensemble([model, *(ensemble or [])], device=find_machine(device).device)
-    if trained.stopped:
-        warn(trained.stopped)
+    trained = _load(model, ensemble, device)
     with shown(quiet=quiet, lines=no_lines) as progress:
         evaluation = evaluate(trained, folder, wrong=wrong, out=out, progress=progress)
     for line in (*evaluation.ignored, *evaluation.unreadable, *evaluation.warnings()):
@@ -137,15 +144,11 @@ def serve(
     """
     import signal
 
-    from mecam.serving import load_model
     from mecam.serving.server import Limits, address_of, listen, serve
-    from mecam.training.machine import find_machine
 
     limits = Limits(megabytes, megapixels, rate)
     with listen(host, port) as bound:
-        model = load_model(run, device=find_machine(device).device)
-        if model.stopped:
-            warn(model.stopped)
+        model = _load(run, None, device)
         unknown_below = None if wanted_precision is None else model.threshold(wanted_precision)
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # which the server repeats when it has stopped
         print(f"{address_of(bound)} serves {run}; Ctrl-C stops it", flush=True)
@@ -189,7 +192,7 @@ def verify(
 def export(
     run: ModelArgument,
     out: Out = Path("exported"),
-    format: Annotated[str, typer.Option(help="File format: onnx or safetensors.")] = "onnx",
+    format: Annotated[Literal["onnx", "safetensors"], typer.Option(help="File format.")] = "onnx",
     ensemble: EnsembleWith = None,
 ) -> None:
     """Export a model to one file, with its preprocessing.
@@ -197,9 +200,51 @@ def export(
     The outputs of the file are checked. Beside ONNX is also infer.py, a program that predicts with onnxruntime, NumPy
     and Pillow alone.
     """
-    from mecam.serving import export, load_ensemble
+    from mecam.serving import export
 
-    model = load_ensemble([run, *(ensemble or [])])
-    if model.stopped:
-        warn(model.stopped)
-    print(export(model, out, form=format))
+    print(export(_load(run, ensemble, "cpu"), out, form=format))
+
+
+@command(
+    "mecam soup runs --target sketch --out soup",
+    "mecam soup runs --out soup",
+    "mecam soup RUN --interpolate --out soup",
+)
+def soup(
+    runs: RunArguments,
+    out: Annotated[Path, typer.Option(help="Folder for the model.")] = Path("soup"),
+    target: Annotated[str | None, typer.Option(help="Take the runs that leave out this domain.")] = None,
+    greedy: Annotated[
+        bool, typer.Option("--greedy", help="Add a run only if source validation does not drop; runs of one seed.")
+    ] = False,
+    interpolate: Annotated[
+        bool,
+        typer.Option(
+            "--interpolate", help="Move towards the initial weights where source validation is best (WiSE-FT)."
+        ),
+    ] = False,
+    data: RunData = None,
+    weights: RunWeights = None,
+    device: Device = "auto",
+) -> None:
+    """Average the weights of several finished runs into one model.
+
+    The runs must share network, data and initial weights, and are not changed. The model is a run: mecam predict,
+    evaluate, export and report take it.
+    """
+    from mecam.benchmark.soup import soup
+
+    made = soup(
+        runs, out, target=target, greedy=greedy, interpolate=interpolate, data=data, weights=weights, device=device
+    )
+    left_out = f", {len(made.left_out)} left out" if made.left_out else ""
+    print(f"averaged {len(made.members)} run{'s' if len(made.members) > 1 else ''}{left_out}")
+    if interpolate:
+        print(f"share of the initial weights: {100 * made.initial_share:.0f} %")
+    if made.accuracy is not None:
+        accuracies = [100 * accuracy for accuracy in made.members.values() if accuracy is not None]
+        print(
+            f"accuracy on the domain left out: {100 * made.accuracy:.1f} %; of its runs: {min(accuracies):.1f} to "
+            f"{max(accuracies):.1f} %"
+        )
+    print(f"model: {out}; next: mecam predict {out} PHOTO.jpg")

@@ -11,7 +11,6 @@ import typer
 
 from mecam.cli._app import command, warn
 from mecam.cli._request import Request
-from mecam.cli.data import print_notes
 from mecam.cli.options import Device, Out, Quiet, RecipeCommand, recipe_options
 from mecam.columns import visible
 
@@ -62,7 +61,7 @@ def _train(request: Request, *, device: str, dry_run: bool, tensorboard: bool, q
     """Train or resume a run, and print its result; return the exit code."""
     from mecam import ranks
     from mecam.data.domains import source_domains
-    from mecam.data.notes import counts
+    from mecam.data.notes import counts, warn_about
     from mecam.data.open import SHAPES, open_data
     from mecam.progress import shown
     from mecam.recipe import names_in
@@ -93,7 +92,7 @@ def _train(request: Request, *, device: str, dry_run: bool, tensorboard: bool, q
         if starts_at_random(recipe):
             print(f"{recipe.backbone}: random initial weights", file=sys.stderr)
     if first:
-        print_notes(data)
+        warn_about(data, warn)
     machine = find_machine(device, recipe.precision, deterministic=recipe.deterministic)
     if dry_run:
         request.describe(recipe, machine, data, settled=settled is not None)
@@ -163,6 +162,6 @@ def _check_alone(out: Path, recipe: Recipe | None) -> None:
 
 def _ignored(scan: Scan) -> str:
     """Return the first thing in the folder that is not used, and where to see the rest."""
-    notes = [*scan.notes, *(f"{folder!r}: no images" for folder in scan.empty)]
+    notes = scan.ignored
     more = f", and {len(notes) - 1} more: mecam data check {scan.source}" if len(notes) > 1 else ""
     return f"; note: {notes[0]}{more}" if notes else ""

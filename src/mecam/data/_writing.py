@@ -19,7 +19,7 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, ThreadPoolExecut
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +49,6 @@ SHARD_BYTES = 8 << 20  # lost by a kill at most, per thread
 INTERVAL = 0.1  # seconds between reports
 SHOWN = 10  # unreadable images in an error message
 PICTURE = np.dtype([("width", "<u4"), ("height", "<u4"), ("digest", "V8")])  # from the image file
-
-OnError = Literal["refuse", "skip"]
 
 
 def counted(task: str, done: int, images: int, unreadable: int = 0) -> Event:
@@ -116,19 +114,19 @@ class Plan:
         return [range(start, end) for start, end in pairwise([*starts, len(self)])]
 
 
-def write(plan: Plan, out: Path, *, on_error: OnError, threads: int, report: Progress) -> Store:
+def write(plan: Plan, out: Path, *, skip_unreadable: bool, threads: int, report: Progress) -> Store:
     """Return the store of this plan at `out`. Write it unless it exists."""
 
     def waiting() -> None:
         report(Event("waiting", text="another process packs the same images"))
 
-    while not _exists(plan, out, on_error):
+    while not _exists(plan, out, skip_unreadable):
         with publishing.private_folder(out, waiting=waiting) as work:
-            if not _exists(plan, out, on_error):
+            if not _exists(plan, out, skip_unreadable):
                 store = work / "store"
                 make_folder(store)
                 shards = _fill(plan, store / DATA, threads, report)
-                _finish(plan, store, shards, on_error)
+                _finish(plan, store, shards, skip_unreadable)
                 publishing.publish(store, out)
     publishing.sweep(out)
     return Store(out)
@@ -256,10 +254,10 @@ def _mark(data: Path, number: int) -> Path:
     return data.parent.parent / f"shard-{number:06d}.json"
 
 
-def _finish(plan: Plan, folder: Path, shards: Sequence[Shard], on_error: OnError) -> None:
+def _finish(plan: Plan, folder: Path, shards: Sequence[Shard], skip_unreadable: bool) -> None:
     """Write index, names and header of the store."""
     skipped = [Skipped(name, reason) for shard in shards for name, reason in shard.reasons.items()]
-    if skipped and on_error == "refuse":
+    if skipped and not skip_unreadable:
         raise _unreadable_error(plan.name, skipped)
     pictures = np.frombuffer(b"".join(bytes.fromhex(shard.pictures) for shard in shards), dtype=PICTURE)
     kept = np.flatnonzero(pictures["width"])
@@ -309,7 +307,7 @@ def _fingerprint(plan: Plan, index: NDArray[np.void], domain: NDArray[np.int64],
     return digest.hexdigest()
 
 
-def _exists(plan: Plan, out: Path, on_error: OnError) -> bool:
+def _exists(plan: Plan, out: Path, skip_unreadable: bool) -> bool:
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return False
     if not is_store(out):
@@ -320,7 +318,7 @@ def _exists(plan: Plan, out: Path, on_error: OnError) -> bool:
             f"{out} is a store of other data, of the data before a change, or packed with other options; remove it, or "
             "give another place for the store"
         )
-    if store.skipped and on_error == "refuse":
+    if store.skipped and not skip_unreadable:
         raise _unreadable_error(plan.name, store.skipped)
     return True
 
@@ -332,7 +330,7 @@ def _unreadable_error(name: str, images: Sequence[Skipped]) -> UnreadableError:
     return UnreadableError(
         f"{many} of {name} cannot be read; replace or remove them, or leave them out: with --skip-unreadable of mecam "
         "fit, mecam train, mecam bench and mecam data pack, whose store (its --out) is then given as --data; in Python "
-        f'with on_error="skip":{shown}{more}'
+        f"with skip_unreadable=True:{shown}{more}"
     )
 
 

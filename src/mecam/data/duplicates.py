@@ -6,7 +6,7 @@ gradients in an 8 x 8 grid (dHash) differ in a few bits, and their 16 x 16 thumb
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,7 +49,7 @@ class Duplicates:
 class Pictures:
     """What is compared of each image."""
 
-    names: Sequence[str]
+    name: Callable[[int], str]
     domains: NDArray[np.int64]
     labels: NDArray[np.int64]
     digests: NDArray[np.uint64]
@@ -58,7 +58,7 @@ class Pictures:
     def duplicates(self) -> Duplicates:
         same = sorted(_groups(self.digests, self.domains, self.labels), key=lambda group: int(group[0]))
         across = [len(np.unique(self.domains[group])) > 1 for group in same]
-        compared = self.looks is not None and len(self.names) <= MOST
+        compared = self.looks is not None and len(self.digests) <= MOST
         return Duplicates(
             tuple(self._named(group) for group, domains in zip(same, across, strict=True) if domains),
             tuple(self._named(group) for group, domains in zip(same, across, strict=True) if not domains),
@@ -67,7 +67,7 @@ class Pictures:
         )
 
     def _named(self, images: NDArray[np.int64]) -> tuple[str, ...]:
-        return tuple(self.names[image] for image in images.tolist())
+        return tuple(map(self.name, images.tolist()))
 
     def _alike(self) -> list[NDArray[np.int64]]:
         """Return the pairs of different files that look the same, of different domains or labels."""
@@ -103,7 +103,7 @@ def pictures_of(store: Store, *, looks: bool = False) -> Pictures:
     places = [(domain, image) for domain, own in enumerate(labels) for image in range(len(own))]
     rows = [look(store.images(domain, [image])[0].numpy()) for domain, image in places] if looks else None
     return Pictures(
-        names=_Names(store, places),
+        name=lambda image: store.sample_name(*places[image]),
         domains=np.repeat(np.arange(len(labels)), list(map(len, labels))),
         labels=np.concatenate(labels),
         digests=np.concatenate([store.digests(domain) for domain in range(len(labels))]),
@@ -129,20 +129,6 @@ def warning(store: Store) -> str | None:
         f"{' and '.join(counts)} of {store.name}, such as {listed(example, 2)}: accuracies may be too high. "
         "mecam data check lists them"
     )
-
-
-@dataclass(frozen=True)
-class _Names(Sequence[str]):
-    """Names of the images of a store, read when asked for."""
-
-    store: Store
-    places: list[tuple[int, int]]
-
-    def __len__(self) -> int:
-        return len(self.places)
-
-    def __getitem__(self, image: int) -> str:  # type: ignore[override]
-        return self.store.sample_name(*self.places[image])
 
 
 def _groups(keys: NDArray[np.uint64], domains: NDArray[np.int64], labels: NDArray[np.int64]) -> list[NDArray[np.int64]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from mecam.data.domain_from import domains_of
 from mecam.data.domains import DataError
 from mecam.data.layout import CLASS, DEFAULT, Layout, ask_about, parse
-from mecam.data.scan import MissingClasses, Sample, Scan, arrange, listed, name_of
+from mecam.data.scan import Sample, Scan, arrange, listed, name_of
 from mecam.data.table import SUFFIXES, is_table, read_rows
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff", ".gif"})
@@ -22,7 +22,7 @@ def scan(
     *,
     layout: str | None = None,
     domain_from: str | None = None,
-    missing_classes: MissingClasses = "error",
+    allow_missing_classes: bool = False,
 ) -> Scan:
     """Find the images of a folder or a table; hidden files, files that are not images and links back are ignored.
 
@@ -34,23 +34,21 @@ def scan(
         layout: what the folders from the root down are, such as "class/domain"; default: "domain/class", and "class"
             with `domain_from`.
         domain_from: a regular expression on the path from the root whose group is the domain, or exif:TAG.
-        missing_classes: "allow" lets a domain lack a class that another domain has.
+        allow_missing_classes: let a domain lack a class that another domain has.
     """
     source = Path(source)
     if is_table(source):
-        return _scan_table(source, layout, domain_from, missing_classes)
+        return _scan_table(source, layout, domain_from, allow_missing_classes)
     parsed = Layout((CLASS,) if domain_from else DEFAULT) if layout is None else parse(layout)
     if not os.path.isdir(source):
         what = f"is not a folder, nor a {' or '.join(SUFFIXES)} file" if os.path.lexists(source) else "does not exist"
         raise DataError(f"{source} {what}; expected {parsed}")
     if domain_from and parsed.domain is not None:
         raise DataError(f"layout={layout} has domains, and so does --domain-from {domain_from}; leave one of them out")
-    return _scan_folder(source, parsed, layout is None, domain_from, missing_classes)
+    return _scan_folder(source, parsed, layout is None, domain_from, allow_missing_classes)
 
 
-def _scan_folder(
-    root: Path, layout: Layout, ask: bool, domain_from: str | None, missing_classes: MissingClasses
-) -> Scan:
+def _scan_folder(root: Path, layout: Layout, ask: bool, domain_from: str | None, allow_missing_classes: bool) -> Scan:
     walk = _Walk(root)
     below = walk.below(len(layout.parts))
     folders = {folder: [f"{folder}/{file}" for file in walk.images(root / folder)] for folder in below}
@@ -66,7 +64,7 @@ def _scan_folder(
         domains = [file.split("/")[layout.domain] for file in files]
     samples = [Sample(file, domain, file.split("/")[layout.label]) for file, domain in zip(files, domains, strict=True)]
     return replace(
-        arrange(samples, root, root, missing_classes=missing_classes),
+        arrange(samples, root, root, allow_missing_classes=allow_missing_classes),
         notes=tuple(walk.notes),
         empty=tuple(folder for folder, inside in folders.items() if not inside),
         dead=tuple(walk.dead),
@@ -74,7 +72,7 @@ def _scan_folder(
     )
 
 
-def _scan_table(file: Path, layout: str | None, domain_from: str | None, missing_classes: MissingClasses) -> Scan:
+def _scan_table(file: Path, layout: str | None, domain_from: str | None, allow_missing_classes: bool) -> Scan:
     if layout is not None:
         raise DataError(f"layout={layout} is for folders, and {file} is a table; leave it out")
     rows = read_rows(file)
@@ -88,7 +86,7 @@ def _scan_table(file: Path, layout: str | None, domain_from: str | None, missing
     else:
         domains = domains_of(paths, file.parent, domain_from)
     samples = sorted(Sample(row.path, domain, row.label) for row, domain in zip(rows, domains, strict=True))
-    return arrange(samples, file, file.parent, missing_classes=missing_classes)
+    return arrange(samples, file, file.parent, allow_missing_classes=allow_missing_classes)
 
 
 def _check(walk: _Walk, layout: Layout, folders: dict[str, list[str]]) -> None:

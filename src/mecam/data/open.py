@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from mecam.data import cached, known, shapes, used
 from mecam.data.domains import DataError, DomainSet
 from mecam.data.folder import scan
 from mecam.data.known import KNOWN, Known
-from mecam.data.pack import OnError, listing_digest, pack
-from mecam.data.scan import MissingClasses, Scan
+from mecam.data.pack import listing_digest, pack
+from mecam.data.scan import Scan
 from mecam.data.store import Store, is_store
 from mecam.data.table import SUFFIXES, is_table
 from mecam.near import hint, plain
@@ -22,34 +21,32 @@ from mecam.storage.publishing import sweep
 
 SHAPES = "shapes"
 NAMES = (SHAPES, *KNOWN)
-READING = ("skip_unreadable", "layout", "domain_from", "allow_missing_classes")  # entries of a recipe
+READING = ("skip_unreadable", "layout", "domain_from", "allow_missing_classes")  # arguments, and entries of a recipe
 CACHE, ROOT = "MECAM_CACHE", "MECAM_DATA"
 
 
 def open_data(
     name_or_path: str | Path,
     *,
-    root: Path | None = None,
     cache: Path | None = None,
-    workers: int | None = None,
-    on_error: OnError = "refuse",
+    skip_unreadable: bool = False,
     layout: str | None = None,
     domain_from: str | None = None,
-    missing_classes: MissingClasses = "error",
+    allow_missing_classes: bool = False,
     progress: Progress | None = None,
     scanned: Callable[[Scan], None] | None = None,
 ) -> DomainSet:
     """Open the data set of this name or at this path.
 
     "shapes" is the embedded set. A path that exists is a store, a folder root/<domain>/<class>/<image>, or a CSV or
-    Parquet file with columns path, label and perhaps domain. A known benchmark, in any spelling, is a folder in `root`
-    (default: $MECAM_DATA). Images are packed into the cache on first use, and again whenever a file has changed
+    Parquet file with columns path, label and perhaps domain. A known benchmark, in any spelling, is a folder in
+    $MECAM_DATA. Images are packed into the cache on first use, and again whenever a file has changed
     (`mecam.data.cached`).
 
     Args:
         cache: folder of packed data; default: $MECAM_CACHE or ~/.cache/mecam.
-        workers, on_error, progress: as in `pack`.
-        layout, domain_from, missing_classes: as in `mecam.data.folder.scan`.
+        skip_unreadable, progress: as in `pack`.
+        layout, domain_from, allow_missing_classes: as in `mecam.data.folder.scan`.
         scanned: called with the scan of a folder.
     """
     given = {"layout": layout, "domain_from": domain_from}
@@ -57,11 +54,11 @@ def open_data(
         _refuse(given, "the embedded data set has fixed domains; leave this option out")
         return shapes.shapes()
     cache = cache_folder() if cache is None else Path(cache)
-    path, name = _find(name_or_path, root)
+    path, name = _find(name_or_path)
     if is_store(path):
         _refuse(given, f"{path} is a store, whose domains are fixed; give this option to mecam data pack")
         return _noted(cache, path, Store(path))
-    images = scan(path, layout=layout, domain_from=domain_from, missing_classes=missing_classes)
+    images = scan(path, layout=layout, domain_from=domain_from, allow_missing_classes=allow_missing_classes)
     if scanned is not None:
         scanned(images)
     name = name or images.name
@@ -69,10 +66,10 @@ def open_data(
     try:
         if is_store(found.path):
             store = Store(found.path)
-            if on_error == "skip" or not store.skipped:
+            if skip_unreadable or not store.skipped:
                 sweep(found.path)
                 return _noted(cache, path, store)
-        store = pack(images, found.path, name=name, workers=workers, on_error=on_error, progress=progress)
+        store = pack(images, found.path, name=name, skip_unreadable=skip_unreadable, progress=progress)
         found.note()
         return _noted(cache, path, store)
     except (RunError, PermissionError) as error:
@@ -84,16 +81,6 @@ def open_data(
 def _noted(cache: Path, path: Path, store: Store) -> Store:
     used.note(cache, path, store.fingerprint)
     return store
-
-
-def reading(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `open_data` that these entries of a recipe stand for, beside the data."""
-    return {
-        "on_error": "skip" if values.get("skip_unreadable") else "refuse",
-        "missing_classes": "allow" if values.get("allow_missing_classes") else "error",
-        "layout": values.get("layout"),
-        "domain_from": values.get("domain_from"),
-    }
 
 
 def _refuse(given: Mapping[str, str | None], why: str) -> None:
@@ -131,10 +118,10 @@ def expanded(path: Path | str, advice: str = "give the whole path") -> Path:
 
 def locate(name_or_path: str | Path) -> Path:
     """Return the path of the data of this name, the embedded set excepted; nothing is read."""
-    return _find(name_or_path, None)[0]
+    return _find(name_or_path)[0]
 
 
-def _find(name_or_path: str | Path, root: Path | None) -> tuple[Path, str | None]:
+def _find(name_or_path: str | Path) -> tuple[Path, str | None]:
     """Return the path of the data, and its name if it is a known benchmark."""
     path = expanded(name_or_path)
     if path.is_dir() or is_table(path):
@@ -150,11 +137,11 @@ def _find(name_or_path: str | Path, root: Path | None) -> tuple[Path, str | None
             "images or of a store"
         )
     benchmark = known.find(name_or_path)
-    base = root or (expanded(os.environ[ROOT], f"set ${ROOT} to another one") if os.environ.get(ROOT) else None)
-    return _benchmark(benchmark, base), benchmark.name
+    return _benchmark(benchmark), benchmark.name
 
 
-def _benchmark(benchmark: Known, base: Path | None) -> Path:
+def _benchmark(benchmark: Known) -> Path:
+    base = expanded(os.environ[ROOT], f"set ${ROOT} to another one") if os.environ.get(ROOT) else None
     where = f"get it ({benchmark.source}), unpacked as {benchmark.name}/<domain>/<class>/<image>"
     if base is None:
         raise DataError(

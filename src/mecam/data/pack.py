@@ -18,7 +18,7 @@ from typing import IO, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mecam.data._writing import OnError, Picture, Plan, Unreadable, counted, write
+from mecam.data._writing import Picture, Plan, Unreadable, counted, write
 from mecam.data.decode import Resampled, Room, measure, resample
 from mecam.data.domains import DataError
 from mecam.data.duplicates import Duplicates, Pictures, look
@@ -27,7 +27,7 @@ from mecam.data.scan import Scan
 from mecam.data.store import Mode, Skipped, Store, available_cores
 from mecam.progress import Progress, silent
 
-__all__ = ["PIXEL_LIMIT", "SIDE", "OnError", "inspect", "listing_digest", "pack"]
+__all__ = ["PIXEL_LIMIT", "SIDE", "inspect", "listing_digest", "pack"]
 
 SIDE = 320  # pixels per side where images differ in size or are larger
 PIXEL_LIMIT = 8 << 30  # bytes of pixels above which "auto" stores the files' own bytes
@@ -40,9 +40,8 @@ def pack(
     *,
     workers: int | None = None,
     mode: Mode | Literal["auto"] = "auto",
-    on_error: OnError = "refuse",
+    skip_unreadable: bool = False,
     side: int = SIDE,
-    pixel_limit: int = PIXEL_LIMIT,
     name: str | None = None,
     progress: Progress | None = None,
 ) -> Store:
@@ -52,17 +51,15 @@ def pack(
         source: the folder, or its `mecam.data.folder.scan`.
         workers: threads that decode; all cores if not given.
         mode: "decoded" stores pixels; "encoded" the files' own bytes, decoded whenever an image is read; "auto"
-            chooses "decoded" up to `pixel_limit` bytes of pixels.
-        on_error: for images that cannot be read. "refuse" raises one error that names them all; "skip" leaves them out
-            and lists them in the store's `skipped`. Skipping after a refusal is quick: what was packed is kept.
+            chooses "decoded" up to PIXEL_LIMIT bytes of pixels.
+        skip_unreadable: leave out images that cannot be read, and list them in the store's `skipped`; otherwise one
+            error names them all. Skipping after such an error is quick: what was packed is kept.
         side: images of domains in which they differ in size, or are larger, are stored with side x side pixels.
         name: the data set's name; the folder's if not given.
         progress: called about ten times per second, from the calling thread.
     """
     if mode not in ("auto", "decoded", "encoded"):
         raise ValueError(f'mode must be "auto", "decoded" or "encoded", got {mode!r}')
-    if on_error not in ("refuse", "skip"):
-        raise ValueError(f'on_error must be "refuse" or "skip", got {on_error!r}')
     if side < 1:
         raise ValueError(f"side must be at least 1 pixel, got {side}")
     if workers is not None and workers < 1:
@@ -70,7 +67,7 @@ def pack(
     report, threads = progress or silent, workers or available_cores()
     folder = source if isinstance(source, Scan) else scan(Path(source))
     _require_outside(Path(out), folder.source)
-    reader = _Reader(folder, side, mode, threads, report, pixel_limit)
+    reader = _Reader(folder, side, mode, threads, report)
     name = name or folder.name
     plan = Plan(
         name=name,
@@ -86,7 +83,7 @@ def pack(
         source=f"{reader.digest} {reader.mode} {reader.sizes_in_words()} {name}",
         read=reader.read,
     )
-    return write(plan, Path(out), on_error=on_error, threads=threads, report=report)
+    return write(plan, Path(out), skip_unreadable=skip_unreadable, threads=threads, report=report)
 
 
 def inspect(
@@ -124,7 +121,7 @@ def inspect(
     domains = np.repeat(np.arange(len(folder.domains)), list(map(len, folder.files)))
     labels = np.concatenate([folder.labels(domain) for domain in range(len(folder.domains))])
     pictures = Pictures(
-        names=[reader.names[image] for image in kept],
+        name=lambda place: reader.names[kept[place]],
         domains=domains[list(kept)],
         labels=labels[list(kept)],
         digests=np.frombuffer(b"".join(digests), np.uint64),
@@ -165,15 +162,7 @@ def _state(status: os.stat_result) -> tuple[int, int]:
 class _Reader:
     """Read the images of a folder, for all threads: they share the limit on pixels decoded at the same time."""
 
-    def __init__(
-        self,
-        folder: Scan,
-        side: int,
-        mode: Mode | Literal["auto"],
-        threads: int,
-        report: Progress,
-        pixel_limit: int = PIXEL_LIMIT,
-    ) -> None:
+    def __init__(self, folder: Scan, side: int, mode: Mode | Literal["auto"], threads: int, report: Progress) -> None:
         self.names = folder.paths()
         self.digest, self._states = _listing(folder)
         # of each domain on its own, so that one domain has no part in what is stored for another
@@ -183,7 +172,7 @@ class _Reader:
         self.image_sizes = [size for size, files in zip(self.sizes, folder.files, strict=True) for _ in files]
         self._pixel_bytes = np.array([3 * height * width for height, width in self.image_sizes])
         if mode == "auto":
-            mode = "decoded" if self._pixel_bytes.sum() <= pixel_limit else "encoded"
+            mode = "decoded" if self._pixel_bytes.sum() <= PIXEL_LIMIT else "encoded"
         self.mode: Mode = mode
         self._root, self._room = folder.root, Room()
 

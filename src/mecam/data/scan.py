@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mecam.data.domains import DataError
-
-MissingClasses = Literal["error", "allow"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,11 @@ class Scan:
         """Return the paths of all images from the root, domain by domain."""
         return [file for files in self.files for file in files]
 
+    @property
+    def ignored(self) -> list[str]:
+        """Return one line per thing that is not used."""
+        return [*self.notes, *(f"{folder!r}: no images" for folder in self.empty)]
+
     def __len__(self) -> int:
         return sum(map(len, self.files))
 
@@ -53,13 +56,13 @@ class Sample(NamedTuple):
     label: str
 
 
-def arrange(samples: Iterable[Sample], source: Path, root: Path, *, missing_classes: MissingClasses = "error") -> Scan:
+def arrange(samples: Iterable[Sample], source: Path, root: Path, *, allow_missing_classes: bool = False) -> Scan:
     """Return the samples by domain and class, in the order in which they come; refuse domains that lack a class."""
     domains: dict[str, dict[str, list[str]]] = {}
     for sample in samples:
         domains.setdefault(sample.domain, {}).setdefault(sample.label, []).append(sample.path)
     classes = sorted({label for by_class in domains.values() for label in by_class})
-    if missing_classes == "error":
+    if not allow_missing_classes:
         _check_classes(source, domains, classes)
     names = sorted(domains)
     present = [[(number, domains[name].get(label, [])) for number, label in enumerate(classes)] for name in names]
@@ -82,7 +85,7 @@ def _check_classes(source: Path, domains: dict[str, dict[str, list[str]]], class
     if lacking:
         raise DataError(
             f"the domains of {source} differ in their classes: {'; '.join(lacking)}. Add the images, or remove the "
-            'class everywhere. To use the data as it is, give --allow-missing-classes (Python: missing_classes="allow")'
+            "class everywhere. To use the data as it is, give --allow-missing-classes"
         )
 
 

@@ -273,7 +273,6 @@ def _open(plan: Plan, progress: Progress) -> DomainSet:
     data = open_data(plan.data, **plan.probe(None).reading, progress=progress, scanned=scans.append)
     check_several(data)
     progress(Event(NOTE, text=f"{plan.data}: {counts(data)}", kind="warning"))
-    ignored = [line for scan in scans for line in (*scan.notes, *(f"{folder!r}: no images" for folder in scan.empty))]
-    for line in (*ignored, *notes_on(data)):
+    for line in (*(line for scan in scans for line in scan.ignored), *notes_on(data)):
         progress(Event(NOTE, text=line, kind="warning"))
     return data

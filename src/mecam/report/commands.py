@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from mecam.recipe import Recipe, departures, option
@@ -28,17 +29,21 @@ def toml(recipe: Recipe) -> str:
 def command(recipe: Recipe) -> str:
     """Return `mecam train ...` with the parts of the recipe and all that is not the default."""
     needed = departures(recipe)
-    words = ["mecam", "train"]
-    for name, value in recipe.to_dict().items():
-        if value is None or name not in (*ALWAYS, *needed):
-            continue
+    values = {name: value for name, value in recipe.to_dict().items() if name in (*ALWAYS, *needed)}
+    return shlex.join(["mecam", "train", *options(values)])
+
+
+def options(entries: Mapping[str, Any]) -> list[str]:
+    """Return the command-line options of these entries; None is left out."""
+    words: list[str] = []
+    for name, value in entries.items():
         if isinstance(value, dict):
             words += [part for entry in value for part in ("--set", f"{name}.{entry}={_word(value[entry])}")]
         elif isinstance(value, bool):
             words.append(option(name if value else f"no-{name}"))
-        else:
+        elif value is not None:
             words += [option(name), str(value)]
-    return shlex.join(words)
+    return words
 
 
 def _word(value: Any) -> str:

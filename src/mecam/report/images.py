@@ -76,7 +76,8 @@ def predictions(folder: RunFolder, data: DomainSet | None) -> Predictions | None
         return None
     labels, predicted, confidence = columns["label"], columns["predicted"], columns["confidence"]
     classes = class_names(folder, data, [*labels.tolist(), *predicted.tolist()])
-    tally = Tally.of(len(classes), labels, predicted, confidence)
+    tally = Tally(len(classes))
+    tally.add(labels, predicted, confidence)
     whole = len(classes) <= WHOLE
     pairs = [(*map(int, pair), int(tally.confusion[tuple(pair)])) for pair in np.argwhere(tally.confusion)]
     confusions = sorted((pair for pair in pairs if whole or pair[0] != pair[1]), key=lambda pair: -pair[2])

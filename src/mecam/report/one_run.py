@@ -7,8 +7,6 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mecam.data.domains import DomainSet
 from mecam.progress import clock
 from mecam.recipe import Recipe, recipe_of
@@ -150,7 +148,8 @@ def _mistakes(
     def shown(one: Labelled) -> str | None:
         return None if data is None else picture(data, *places[one])
 
-    tally = Tally.of(len(classes), *(np.array(columns[name]) for name in ("label", "predicted", "confidence")))
+    tally = Tally(len(classes))
+    tally.add(columns["label"], columns["predicted"], columns["confidence"])
     what = "held-out images of all domains" if recipe.target is None else f"{recipe.target}, unseen"
     return [
         f"<h2>Calibration: {escape(what)}</h2>",

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from safetensors.torch import load, save
-from torch import Tensor
+if TYPE_CHECKING:  # tables are made without torch, which takes a second to import
+    from torch import Tensor
 
 METADATA = "mecam"  # one key only: the library writes several in random order
 
@@ -18,6 +17,9 @@ def pack(tensors: Mapping[str, Tensor], metadata: Any = None) -> bytes:
 
     The bytes depend on the values alone: `metadata`, any JSON value, is written with sorted keys.
     """
+    import torch
+    from safetensors.torch import save
+
     apart: dict[str, Tensor] = {}
     taken: set[int] = set()
     for name, tensor in tensors.items():
@@ -33,6 +35,8 @@ def pack(tensors: Mapping[str, Tensor], metadata: Any = None) -> bytes:
 
 def unpack(data: bytes) -> tuple[dict[str, Tensor], Any]:
     """Return the tensors, on the CPU, and the metadata. Raise ValueError for damaged bytes."""
+    from safetensors.torch import load
+
     try:
         tensors = load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])

@@ -15,15 +15,15 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from mecam.runs._tensors import pack, unpack
-from mecam.runs._tree import decode, encode
 from mecam.runs.claim import Writer
 from mecam.storage.checksums import digest
 from mecam.storage.files import RunError, clean, encode_json, read_bytes, read_json, reading
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MANIFEST = "manifest.json"
 UNCLAIMED = Writer()
@@ -36,6 +36,8 @@ def save(folder: Path | str, state: Any, writer: Writer = UNCLAIMED) -> None:
     A state consists of dicts (keys str or int), lists, tuples, tensors, numpy arrays, int, float, str, bytes, bool and
     None. It is restored exactly, with its types. Tensors are restored on the CPU, each with memory of its own.
     """
+    from mecam.runs._tree import encode  # which imports torch
+
     folder = Path(folder)
     tensors: dict[str, Tensor] = {}
     tree = json.dumps(encode(state, tensors)).encode()
@@ -53,6 +55,8 @@ def save(folder: Path | str, state: Any, writer: Writer = UNCLAIMED) -> None:
 
 def load(folder: Path | str) -> Any:
     """Return the state of the last complete checkpoint. A RunError names a missing or damaged file."""
+    from mecam.runs._tree import decode
+
     folder = Path(folder)
     parts = _parts(folder)
     packed, text = (_verified(folder / parts[part]["name"], parts[part]) for part in ("tensors", "tree"))

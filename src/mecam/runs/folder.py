@@ -26,7 +26,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mecam.runs import records, sessions
+from mecam.runs import checkpoint, records, sessions
+from mecam.runs._tensors import pack, unpack
 from mecam.runs.claim import Writer, claim
 from mecam.runs.summary import in_words, summary
 from mecam.storage.checksums import digest, digest_file, read_sealed, seal
@@ -97,8 +98,8 @@ class RunFolder:
             return None
         clean(self.path, self.writer.remove)
         state = self.load_checkpoint()  # verifies the records, so before they are cut
-        if state is not None:
-            self._sweep_checkpoint()
+        if state is not None:  # what a former owner left that was stopped while it removed an earlier checkpoint
+            checkpoint.sweep(self.checkpoint_folder, self.writer)
         for known in (self.read_run(), state or {}):  # a run of an earlier version has them in its new checkpoints only
             if new and "fingerprints" in known:
                 self._require_same("on other data or weights", known["fingerprints"], fingerprints)
@@ -109,20 +110,12 @@ class RunFolder:
         sessions.append(self.sessions_file, self._id(), session, self.writer.write)
         return state
 
-    def _sweep_checkpoint(self) -> None:
-        """Remove what a former owner left that was stopped while it removed an earlier checkpoint."""
-        from mecam.runs import checkpoint
-
-        checkpoint.sweep(self.checkpoint_folder, self.writer)
-
     def append(self, record: Mapping[str, Any]) -> None:
         """Add the record of an evaluation: a JSON object with an integer `step` above the last one's."""
         records.append(self.records_file, record, self.writer.write)
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Save the state to resume from (see mecam.runs.checkpoint). Records up to state["step"] come before it."""
-        from mecam.runs import checkpoint
-
         records.step_of(state)
         before = {file.name: [len(data), digest(data)] for file, data in self._lines()}
         content = {"run": _digest(self.run_file), "before": before, "state": state}
@@ -138,8 +131,6 @@ class RunFolder:
 
     def write_confidence(self, tensors: Mapping[str, Tensor], facts: Any) -> None:
         """Write how predictions of the model are judged, with a checksum of its own. The run must have finished."""
-        from mecam.runs._tensors import pack
-
         own = {"model": self._model_digest(), "facts": facts, "digest": digest(pack(tensors, facts))}
         self.writer.write(self.confidence_file, pack(tensors, own))
 
@@ -163,8 +154,6 @@ class RunFolder:
             return False
         if self.checkpoint_folder.is_symlink():
             raise RunError(f"{self.checkpoint_folder} is a link; a checkpoint is a folder of its run. Remove the link")
-        from mecam.runs import checkpoint
-
         return self.exists() and checkpoint.exists(self.checkpoint_folder)
 
     def is_done(self) -> bool:
@@ -195,8 +184,6 @@ class RunFolder:
         """Return the state to resume from, None if there is none. Verify the lines written before it."""
         if not self.has_checkpoint():
             return None
-        from mecam.runs import checkpoint
-
         saved = checkpoint.load(self.checkpoint_folder)
         if not isinstance(saved, dict) or saved.get("run") != _digest(self.run_file):
             raise RunError(
@@ -226,8 +213,6 @@ class RunFolder:
         """Return how predictions of the model are judged. None without it, and where it is of a former model."""
         if not (self.is_done() and self.confidence_file.exists()):
             return None
-        from mecam.runs._tensors import pack, unpack
-
         try:
             tensors, own = unpack(read_bytes(self.confidence_file))
             if own["digest"] != digest(pack(tensors, own["facts"])):
@@ -268,7 +253,7 @@ class RunFolder:
         if not isinstance(sums, dict) or not all(isinstance(each, str) for each in sums.values()):
             raise RunError(f"{self.done_file} is damaged: it holds no checksums of the run's files")
         if sums.get(self.run_file.name) != _digest(self.run_file):
-            raise self._mismatch_error()
+            raise RunError(f"{self.run_file} is damaged, or {self.done_file} is another run's: their checksums differ")
         for file in self._summed():
             if file.name not in sums and os.path.lexists(file):
                 raise RunError(f"{self.done_file} is damaged: it has no checksum of {file.name}")
@@ -278,21 +263,14 @@ class RunFolder:
         """Return the files that have a checksum in done.json if they exist."""
         return (self.run_file, self.records_file, self.model_file, self.predictions_file, self.tracking_file)
 
-    def _mismatch_error(self) -> RunError:
-        return RunError(f"{self.run_file} is damaged, or {self.done_file} is another run's: their checksums differ")
-
     def _expects(self, file: Path) -> bool:
         """Return whether this is a finished run that had this file."""
         return self.is_done() and file.name in self._read_done()["sha256"]
 
     def _write_tensors(self, file: Path, tensors: Mapping[str, Tensor], metadata: Any = None) -> None:
-        from mecam.runs._tensors import pack
-
         self.writer.write(file, pack(tensors, metadata))
 
     def _read_tensors(self, file: Path) -> tuple[dict[str, Tensor], Any]:
-        from mecam.runs._tensors import unpack
-
         data = read_bytes(file)
         if self.is_done():
             self._verify(file, data)

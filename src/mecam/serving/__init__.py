@@ -6,9 +6,9 @@ from mecam.serving.ensemble import load_ensemble
 from mecam.serving.evaluate import evaluate
 from mecam.serving.evaluation import Evaluation
 from mecam.serving.export import ExportError, export
-from mecam.serving.images import find_images
+from mecam.serving.labelled import find_images
 from mecam.serving.model import Prediction, TrainedModel, load_model
-from mecam.serving.tables import check_form, writer
+from mecam.serving.tables import writer
 
 __all__ = [
     "Confidence",
@@ -17,7 +17,6 @@ __all__ = [
     "Prediction",
     "Together",
     "TrainedModel",
-    "check_form",
     "evaluate",
     "export",
     "find_images",

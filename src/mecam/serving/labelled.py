@@ -1,24 +1,21 @@
-"""Find labelled images to evaluate a model on: folders named after classes, or a table."""
+"""Find images to predict, and labelled images to evaluate a model on: folders named after classes, or a table."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 from mecam.data.domains import DataError
-from mecam.data.folder import hidden
+from mecam.data.folder import IMAGE_SUFFIXES, hidden, scan
 from mecam.data.scan import listed
 from mecam.data.table import read_rows
 from mecam.near import hint
-from mecam.serving.images import walk
 
 LAYOUTS = (
     "expected FOLDER/<class>/<image>, FOLDER/<domain>/<class>/<image>, or a CSV file with columns path,label[,domain]"
 )
-Tree = Mapping[str, Path]
 
 
 @dataclass(frozen=True)
@@ -30,48 +27,65 @@ class Labelled:
     domain: str = ""
 
 
+def find_images(paths: Iterable[Path]) -> list[Path]:
+    """Return files as given and the images below folders, sorted; hidden files are ignored."""
+    images: list[Path] = []
+    for path in paths:
+        own = _below(path) if path.is_dir() else [path]
+        if not own:
+            raise DataError(f"there are no images below {path}; known types are {', '.join(sorted(IMAGE_SUFFIXES))}")
+        images += own
+    return images
+
+
+def _below(folder: Path) -> list[Path]:
+    images = (path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES and not path.is_dir())
+    visible = (path for path in images if not any(map(hidden, path.relative_to(folder).parts)))
+    return sorted(visible, key=lambda path: (path.parent, path.name))
+
+
 def find_labelled(source: Path, classes: Sequence[str]) -> tuple[list[Labelled], list[str]]:
-    """Return the images of a folder or table by the classes of a model, and one line per thing that is ignored."""
+    """Return the images of a folder or table by the classes of a model, and one line per thing that is ignored.
+
+    Paths in a table are relative to its folder.
+    """
     if source.is_dir():
-        labelled, ignored = _from_folder(source, classes)
-    elif source.is_file():
-        labelled, ignored = _from_table(source, classes), []
-    else:
+        return _from_folder(source, classes)
+    if not source.is_file():
         raise DataError(f"there is no {source}; {LAYOUTS}")
-    if not labelled:
-        raise DataError(f"there are no images in {source}{''.join(f'; {line}' for line in ignored[:3])}; {LAYOUTS}")
-    return labelled, ignored
+    rows = read_rows(source)
+    if not rows:
+        raise DataError(f"there are no images in {source}; {LAYOUTS}")
+    first = next((row.place for row in rows if row.label not in classes), "")
+    _check_known([row.label for row in rows], classes, f"{source} ({first})")
+    return [Labelled(source.parent / row.path, classes.index(row.label), row.domain or "") for row in rows], []
 
 
 def _from_folder(root: Path, classes: Sequence[str]) -> tuple[list[Labelled], list[str]]:
-    top = _folders(root)
-    inside = {name: _folders(path) for name, path in top.items()}
-    second = list(dict.fromkeys(chain.from_iterable(inside.values())))
-    if _has_domains(top, second, classes):
-        folders = [(domain, label, path) for domain, tree in inside.items() for label, path in tree.items()]
-        ignored = [*_loose(root, ""), *(line for name, path in top.items() for line in _loose(path, name))]
-    else:
-        folders = [("", label, path) for label, path in top.items()]
-        ignored = _loose(root, "")
-    _check_known([label for _, label, _ in folders], classes, str(root))
-    labelled = []
-    for domain, label, path in folders:
-        images, others = walk(path)
-        labelled += [Labelled(image, classes.index(label), domain) for image in images]
-        name = path.relative_to(root)
-        if others:
-            ignored.append(f"{name}: not images, ignored: {_names(others, path)}")
-        if not images:
-            ignored.append(f"{name}: no images")
-    return labelled, ignored
+    has_domains = _has_domains(root, classes)
+    images = scan(root, layout="domain/class" if has_domains else "class", allow_missing_classes=True)
+    _check_known(images.classes, classes, str(root))
+    places = [classes.index(name) for name in images.classes]
+    labelled = [
+        Labelled(root / file, places[label], domain if has_domains else "")
+        for domain, files, labels in zip(images.domains, images.files, images.file_labels, strict=True)
+        for file, label in zip(files, labels, strict=True)
+    ]
+    return labelled, images.ignored
 
 
-def _has_domains(top: Tree, second: Sequence[str], classes: Sequence[str]) -> bool:
+def _has_domains(root: Path, classes: Sequence[str]) -> bool:
     """Return whether folders named after classes are inside those of the root, and not these themselves."""
+    top = _folders(root)
+    second = {name for folder in top for name in _folders(root / folder)}
     known_top, known_second = (sum(name in classes for name in names) for names in (top, second))
     if known_top == len(top) or not second:
         return False
     return known_second == len(second) or not known_top
+
+
+def _folders(parent: Path) -> list[str]:
+    return [entry.name for entry in os.scandir(parent) if entry.is_dir() and not hidden(entry.name)]
 
 
 def _check_known(labels: Sequence[str], classes: Sequence[str], where: str) -> None:
@@ -88,28 +102,3 @@ def _check_known(labels: Sequence[str], classes: Sequence[str], where: str) -> N
             f"{where} has classes that the model does not know: {', '.join(named)}{more}. The model's classes: "
             f"{listed(classes)}. Those here: {listed(labels)}"
         )
-
-
-def _from_table(file: Path, classes: Sequence[str]) -> list[Labelled]:
-    """Return the rows of a table; paths are relative to the folder of the file."""
-    rows = read_rows(file)
-    first = next((row.place for row in rows if row.label not in classes), "")
-    _check_known([row.label for row in rows], classes, f"{file} ({first})")
-    return [Labelled(file.parent / row.path, classes.index(row.label), row.domain or "") for row in rows]
-
-
-def _folders(parent: Path) -> dict[str, Path]:
-    """Return the visible folders in this one; links to folders count."""
-    return {name: parent / name for name in sorted(os.listdir(parent)) if not hidden(name) and (parent / name).is_dir()}
-
-
-def _loose(folder: Path, name: str) -> list[str]:
-    """Return a line on the files beside the class folders, if there are any."""
-    files = [path for path in sorted(folder.iterdir()) if not hidden(path.name) and not path.is_dir()]
-    return (
-        [f"{name or folder.name}: files outside of a class folder, ignored: {_names(files, folder)}"] if files else []
-    )
-
-
-def _names(files: Sequence[Path], folder: Path) -> str:
-    return listed([str(file.relative_to(folder)) for file in files], 3)

@@ -6,25 +6,18 @@ import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
 from mecam.columns import as_text
 from mecam.serving.model import Prediction
 
 COLUMNS = ("image", "class", "probability")
 DIGITS = 6
-FORMS = ("csv", "json")
-
-
-def check_form(form: str) -> None:
-    """Refuse an unknown format before a model is loaded."""
-    if form not in FORMS:
-        raise ValueError(f"there is no format {form!r}; there are {' and '.join(FORMS)}")
 
 
 @contextmanager
 def writer(
-    form: str, file: TextIO, classes: Sequence[str] = (), judged: Sequence[str] = ()
+    form: Literal["csv", "json"], file: TextIO, classes: Sequence[str] = (), judged: Sequence[str] = ()
 ) -> Iterator[Callable[[Prediction], Any]]:
     """Yield a function that writes one prediction, with the probabilities of `classes`.
 
@@ -33,7 +26,6 @@ def writer(
     Args:
         judged: those of "novelty" and "unknown" that the predictions have.
     """
-    check_form(form)
     if form == "csv":
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow([*COLUMNS, *judged, *(f"probability of {name}" for name in classes)])

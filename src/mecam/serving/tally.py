@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import statistics
-from typing import Any, NamedTuple, Self
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 BINS = 15  # of the confidence, for the calibration error
 NORMAL = statistics.NormalDist().inv_cdf(0.975)  # of 95 % intervals
 Interval = tuple[float, float]
+Labels = int | Sequence[int] | NDArray[np.integer]
 
 
 class Bin(NamedTuple):
@@ -31,26 +33,14 @@ class Tally:
         self.right: NDArray[np.float64] = np.zeros(BINS)  # right predictions by bin of the confidence
         self.confidence = np.zeros(BINS)  # sum of the confidence by bin
 
-    @classmethod
-    def of(
-        cls, classes: int, labels: NDArray[np.int64], predicted: NDArray[np.int64], confidence: NDArray[np.floating]
-    ) -> Self:
-        """Count columns of predictions."""
-        tally, shares = cls(classes), np.nan_to_num(confidence.astype(np.float64))
+    def add(self, label: Labels, predicted: Labels, confidence: ArrayLike) -> None:
+        """Count one prediction, or columns of predictions."""
+        shares = np.nan_to_num(np.asarray(confidence, dtype=np.float64))
         places = np.minimum((shares * BINS).astype(np.int64), BINS - 1)
-        np.add.at(tally.confusion, (labels, predicted), 1)
-        np.add.at(tally.counts, places, 1)
-        np.add.at(tally.right, places, labels == predicted)
-        np.add.at(tally.confidence, places, shares)
-        return tally
-
-    def add(self, label: int, predicted: int, confidence: float) -> None:
-        """Count one prediction."""
-        place = min(int(confidence * BINS), BINS - 1)
-        self.confusion[label, predicted] += 1
-        self.counts[place] += 1
-        self.right[place] += label == predicted
-        self.confidence[place] += confidence
+        np.add.at(self.confusion, (np.asarray(label), np.asarray(predicted)), 1)
+        np.add.at(self.counts, places, 1)
+        np.add.at(self.right, places, np.equal(label, predicted))
+        np.add.at(self.confidence, places, shares)
 
     def merge(self, other: Tally) -> None:
         """Add the counts of another tally."""

@@ -20,7 +20,7 @@ def reopen(run: Path, recipe: Recipe, data: Path | str | None = None) -> DomainS
     What cannot be read is left out, as the run may have done. A path in the recipe is opened only if this user has
     opened it before with the content that the run has; `data` is the user's own word for it.
     """
-    reading = {**recipe.reading, "on_error": "skip"}
+    reading = {**recipe.reading, "skip_unreadable": True}
     if data is not None:
         return open_data(data, **reading)
     try:
