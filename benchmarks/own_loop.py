@@ -4,14 +4,19 @@
     python benchmarks/own_loop.py --device cpu --network resnet18 --size 64 --batch 8
 
 "SAM, plain loop" is the two-step SAM that most projects copy (davda54/sam): it adds the perturbation and subtracts it.
-It has no step that can be captured. "pytorch_optimizer.SAM" appears where that package is installed.
+"SAGM, plain loop" is the step of the public SAGM code, written the same way. Neither has a step that can be captured.
+"pytorch_optimizer.SAM" appears where that package is installed. The optimizers of a row take turns, unless compiled.
+On a GPU, a second table shows for how long a step keeps the GPU busy, and with how many kernels. The rest of the step's
+time, the GPU waits to be told what to do.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -20,6 +25,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 
 import mecam
 from machine import heading, publish, table
@@ -36,6 +42,7 @@ class Way(NamedTuple):
     captured: bool = False
 
 
+WARM_UP = 5  # steps
 WAYS = {
     "eager": Way(),
     "captured": Way(captured=True),
@@ -51,18 +58,49 @@ class PlainSAM(torch.optim.Adam):
 
     def step(self, closure: Any = None) -> Any:
         loss = closure()
-        weights = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
-        norm = torch.stack([p.grad.norm() for p in weights]).norm() + 1e-12
-        moved = [p.grad * (0.05 / norm) for p in weights]
-        with torch.no_grad():
-            for p, e in zip(weights, moved, strict=True):
-                p.add_(e)
+        weights = self.weights()
+        moved = perturb(weights, 0.05 / norm(weights))
         closure()
-        with torch.no_grad():
-            for p, e in zip(weights, moved, strict=True):
-                p.sub_(e)
+        restore(weights, moved)
         super().step()
         return loss
+
+    def weights(self) -> list[Tensor]:
+        return [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+
+
+class PlainSAGM(PlainSAM):
+    """Adam at the mean of the gradients at the weights and at the perturbed weights."""
+
+    def step(self, closure: Any = None) -> Any:
+        loss = closure()
+        weights = self.weights()
+        former = [p.grad.clone() for p in weights]
+        moved = perturb(weights, 0.05 / norm(weights) - 1e-3)
+        closure()
+        restore(weights, moved)
+        for p, g in zip(weights, former, strict=True):
+            p.grad.add_(0.5 * g - 0.5 * p.grad)
+        torch.optim.Adam.step(self)
+        return loss
+
+
+def norm(weights: list[Tensor]) -> Tensor:
+    return torch.stack([p.grad.norm() for p in weights]).norm() + 1e-12
+
+
+@torch.no_grad()
+def perturb(weights: list[Tensor], scale: Tensor) -> list[Tensor]:
+    moved = [p.grad * scale for p in weights]
+    for p, e in zip(weights, moved, strict=True):
+        p.add_(e)
+    return moved
+
+
+@torch.no_grad()
+def restore(weights: list[Tensor], moved: list[Tensor]) -> None:
+    for p, e in zip(weights, moved, strict=True):
+        p.sub_(e)
 
 
 OPTIMIZERS: dict[str, Callable[[Any, nn.Module], torch.optim.Optimizer]] = {
@@ -77,58 +115,126 @@ OPTIMIZERS: dict[str, Callable[[Any, nn.Module], torch.optim.Optimizer]] = {
         virtual_domain=MixStyle().attach(m, ["layer1", "layer2", "layer3"]),
     ),
     "SAM, plain loop": lambda p, _: PlainSAM(p, lr=1e-6, fused=True),
+    "SAGM, plain loop": lambda p, _: PlainSAGM(p, lr=1e-6, fused=True),
 }
-PEERS = ["SAM, plain loop"]
+PEERS = ["SAM, plain loop", "SAGM, plain loop"]
 if find_spec("pytorch_optimizer"):
     import pytorch_optimizer
 
+    class TheirSAM(pytorch_optimizer.SAM):
+        """Its step starts after the first pass, which its documentation leaves to the caller."""
+
+        def step(self, closure: Any = None) -> Any:
+            loss = closure()
+            super().step(closure)
+            return loss
+
     PEERS += ["pytorch_optimizer.SAM"]
-    OPTIMIZERS[PEERS[1]] = lambda p, _: pytorch_optimizer.SAM(p, torch.optim.Adam, lr=1e-6, fused=True)
+    OPTIMIZERS[PEERS[-1]] = lambda p, _: TheirSAM(p, torch.optim.Adam, lr=1e-6, fused=True)
 
 
 def main() -> None:
     options = parse()
     failed: list[str] = []
-    rows = []
-    for way in options.ways:
-        times = [attempt(way, name, options, failed) for name in OPTIMIZERS]
-        rows.append([way, *("-" if ms is None else f"{ms:.1f} ({ms / (times[0] or ms):.2f})" for ms in times)])
+    times = [measure(way, milliseconds, options, failed) for way in options.ways]
     facts = {
         "setting": f"{options.network}, {options.batch} images of {options.size} pixels, bf16, channels last",
         "cells": f"median of {options.steps} steps in ms, and in Adam steps of the same row",
     }
-    lines = [*heading("Steps of a loop of your own", options.device, facts), *table(["way", *OPTIMIZERS], rows)]
+    lines = heading("Steps of a loop of your own", options.device, facts)
+    lines += table(["way", *OPTIMIZERS], [time_row(way, row) for way, row in zip(options.ways, times, strict=True)])
+    if options.device == "cuda":  # after all times: a profiler may slow what follows it
+        work = [measure(way, gpu_work, options, failed) for way in options.ways]
+        lines += ["", "GPU work per step: ms busy, kernels"]
+        lines += table(["way", *OPTIMIZERS], [work_row(way, row) for way, row in zip(options.ways, work, strict=True)])
     publish([*lines, *(["", *failed] if failed else [])], options.out)
 
 
-def attempt(way: str, optimizer: str, options: argparse.Namespace, failed: list[str]) -> float | None:
-    """Return milliseconds per step; None for what cannot run this way."""
-    if WAYS[way].captured and optimizer in PEERS:
-        return None
-    torch._dynamo.reset()
-    try:
-        ms = milliseconds(WAYS[way], optimizer, options)
-    except Exception as error:  # the rest of the table is worth having
-        reason = (str(error).strip().splitlines() or [""])[0]
-        failed.append(f"{way}, {optimizer} failed: {type(error).__name__}: {reason}")
-        ms = None
-    print(f"{way}, {optimizer}: {ms}", file=sys.stderr)
-    return ms
+def time_row(way: str, times: dict[str, float]) -> list[str]:
+    plain = times.get("Adam")
+    cells = {name: f"{ms:.1f}" + (f" ({ms / plain:.2f})" if plain else "") for name, ms in times.items()}
+    return [way, *(cells.get(name, "-") for name in OPTIMIZERS)]
 
 
-def milliseconds(way: Way, optimizer: str, options: argparse.Namespace) -> float:
+def work_row(way: str, work: dict[str, tuple[float, int]]) -> list[str]:
+    cells = {name: f"{ms:.1f}, {kernels}" for name, (ms, kernels) in work.items()}
+    return [way, *(cells.get(name, "-") for name in OPTIMIZERS)]
+
+
+Steps = dict[str, Callable[[], object]]
+
+
+def measure(
+    way: str,
+    look: Callable[[Steps, argparse.Namespace], dict[str, Any]],
+    options: argparse.Namespace,
+    failed: list[str],
+) -> dict[str, Any]:
+    """Return what `look` finds for each optimizer, without those that cannot run this way."""
+    names = [name for name in OPTIMIZERS if not (WAYS[way].captured and name in PEERS)]
+    found: dict[str, Any] = {}
+    for group in [[name] for name in names] if WAYS[way].compiled else [names]:
+        torch._dynamo.reset()
+        steps: Steps = {}
+        for name in group:
+            try:
+                steps[name] = warm_step(WAYS[way], name, options)
+            except Exception as error:  # the rest of the table is worth having
+                reason = (str(error).strip().splitlines() or [""])[0]
+                failed.append(f"{way}, {name} failed: {type(error).__name__}: {reason}")
+        found |= look(steps, options)
+    print(f"{way}: {found}", file=sys.stderr)
+    return found
+
+
+def milliseconds(steps: Steps, options: argparse.Namespace) -> dict[str, float]:
+    taken: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(options.steps):
+        for name, step in steps.items():
+            wait(options.device)
+            start = time.perf_counter()
+            step()
+            wait(options.device)
+            taken[name].append(1000 * (time.perf_counter() - start))
+    return {name: statistics.median(each) for name, each in taken.items()}
+
+
+def gpu_work(steps: Steps, options: argparse.Namespace) -> dict[str, tuple[float, int]]:
+    return {name: busy(trace(step, options.device)) for name, step in steps.items()}
+
+
+def trace(step: Callable[[], object], device: str) -> list[dict[str, Any]]:
+    """Return what the GPU does in one step, as events of Chrome's trace format."""
+    wait(device)
+    with profile(activities=[ProfilerActivity.CUDA]) as record:
+        step()
+        wait(device)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        record.export_chrome_trace(str(path))
+        events: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+    return [event for event in events if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
+
+
+def busy(events: list[dict[str, Any]]) -> tuple[float, int]:
+    """Return the milliseconds in which at least one event runs, and the number of kernels."""
+    total = end = 0.0
+    for event in sorted(events, key=lambda event: float(event["ts"])):  # microseconds
+        stop = event["ts"] + event["dur"]
+        total += max(0.0, stop - max(event["ts"], end))
+        end = max(end, stop)
+    return total / 1000, sum(event["cat"] == "kernel" for event in events)
+
+
+def warm_step(way: Way, optimizer: str, options: argparse.Namespace) -> Callable[[], object]:
     step = make_step(way, optimizer, options)
     images = torch.randn(options.batch, 3, options.size, options.size, device=options.device)
     images = images.contiguous(memory_format=torch.channels_last)
     labels = torch.randint(7, (options.batch,), device=options.device)
-    taken = []
-    for _ in range(options.steps + 5):
-        wait(options.device)
-        start = time.perf_counter()
+    for _ in range(WARM_UP):
         step(images, labels)
-        wait(options.device)
-        taken.append(1000 * (time.perf_counter() - start))
-    return statistics.median(taken[5:])
+    wait(options.device)
+    return lambda: step(images, labels)
 
 
 def make_step(way: Way, optimizer: str, options: argparse.Namespace) -> Callable[[Tensor, Tensor], object]:

@@ -5,11 +5,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from mecam.optim import OPTIMIZERS
+from mecam.optim import OPTIMIZERS, SAGM
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 METHODS = [name for name, entry in OPTIMIZERS.items() if entry.sharpness_aware is not None and not entry.stands_for]
@@ -91,7 +92,52 @@ def test_unknown_optimizers_are_refused(run_here: Callable[..., str], capsys: py
 def test_a_loop_of_your_own(run_here: Callable[..., str]) -> None:
     small = ["--network", "resnet18", "--size", "32", "--batch", "2", "--steps", "1"]
     found = table(run_here("own_loop.py", "--device", "cpu", *small, "--ways", "folded, captured"))
-    assert [cell == "-" for cell in found["folded, captured"]][:4] == [False, False, False, True]
+    assert [cell == "-" for cell in found["folded, captured"]][:5] == [False, False, False, True, True]
+
+
+@pytest.fixture
+def own_loop(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return runpy.run_path(str(BENCHMARKS / "own_loop.py"))
+
+
+def test_peers_of_a_loop_take_two_passes(own_loop: dict[str, Any]) -> None:
+    for name in own_loop["PEERS"]:
+        weight, passes = torch.nn.Parameter(torch.ones(3)), []
+        optimizer = own_loop["OPTIMIZERS"][name]([weight], None)
+
+        def closure(optimizer: Any = optimizer, weight: Any = weight, passes: list[float] = passes) -> Any:
+            optimizer.zero_grad()
+            loss = weight.square().sum()
+            loss.backward()
+            passes.append(loss.item())
+            return loss
+
+        optimizer.step(closure)
+        assert passes == [3.0, pytest.approx((3**0.5 + 0.05) ** 2, rel=1e-2)], name
+
+
+def test_the_plain_loop_of_sagm_is_sagm(own_loop: dict[str, Any]) -> None:
+    gradients = []
+    for build in (own_loop["OPTIMIZERS"]["SAGM, plain loop"], lambda p, _: SAGM(p, torch.optim.Adam)):
+        weight = torch.nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
+        optimizer = build([weight], None)
+
+        def closure(optimizer: Any = optimizer, weight: Any = weight) -> Any:
+            optimizer.zero_grad()
+            loss = weight.pow(4).sum()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        gradients.append(optimizer.state[weight]["exp_avg"])
+    torch.testing.assert_close(*gradients)
+
+
+def test_a_gpu_is_busy_while_anything_runs(own_loop: dict[str, Any]) -> None:
+    events = [("kernel", 1000, 500), ("kernel", 1200, 100), ("gpu_memcpy", 1400, 300), ("kernel", 3000, 1000)]
+    found = own_loop["busy"]([{"cat": kind, "ts": start, "dur": time} for kind, start, time in events])
+    assert found == (pytest.approx(1.7), 3)
 
 
 def test_memory_is_within_its_bounds(tmp_path: Path) -> None:
