@@ -21,7 +21,7 @@ from mecam.cli import app
 from mecam.data.domains import DataError
 from mecam.fitting import Verdict
 from mecam.fitting.plan import Plan, begin
-from mecam.fitting.publish import publish
+from mecam.fitting.run import publish
 from mecam.progress import Event
 from mecam.recipe import RecipeError
 from mecam.report import write as write_report

@@ -20,7 +20,7 @@ ADAM, SAM = ([0.70, 0.60, 0.90], [0.76, 0.63, 0.99])
 
 
 def read(out: Path, **options: Any) -> Content:
-    return gather(out, title="", images=False, **options)
+    return gather(out, title="", **options)
 
 
 def write_row(out: Path, accuracies: list[float | None], *, seconds: float | None = None, **values: Any) -> None:

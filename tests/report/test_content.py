@@ -32,7 +32,7 @@ def content_of(folder: RunFolder) -> dict[str, Any]:
 
 
 def read(out: Path) -> Content:
-    return gather(out, title="", images=False)
+    return gather(out, title="")
 
 
 def test_a_curve_is_thinned_and_keeps_its_ends() -> None:
@@ -191,10 +191,10 @@ def test_a_large_surface_is_thinned(tmp_path: Path) -> None:
     (tmp_path / "landscape.json").write_text(json.dumps({"split": "art in", "x": side, "y": side, "loss": loss}))
     surface = read_surface(tmp_path, 0)
     assert surface is not None
-    assert len(surface.x) <= SIDE
-    assert surface.holes == 1
-    for row, y in zip(surface.loss, surface.y, strict=True):
-        for value, x in zip(row, surface.x, strict=True):
+    assert len(surface["x"]) <= SIDE
+    assert surface["holes"] == 1
+    for row, y in zip(surface["loss"], surface["y"], strict=True):
+        for value, x in zip(row, surface["x"], strict=True):
             assert value is None or value == pytest.approx((x or 0) + 1000 * (y or 0), rel=1e-3)
 
 
@@ -265,7 +265,7 @@ def test_json_stands_safely_in_a_script() -> None:
 
 def test_equal_runs_give_equal_pages(tmp_path: Path) -> None:
     write_run(tmp_path / "runs", 0.5, domains=DOMAINS, target="art")
-    pages = [write(tmp_path / "runs", tmp_path / name, images=False).read_bytes() for name in ("one.html", "two.html")]
+    pages = [write(tmp_path / "runs", tmp_path / name).read_bytes() for name in ("one.html", "two.html")]
     assert pages[0] == pages[1]
 
 

@@ -135,41 +135,32 @@ class _Walk:
 
     def below(self, depth: int, inside: str = "") -> Iterator[str]:
         """Yield the folders at this depth below a folder, by their paths from the root."""
-        for name, _ in self.folders(self.root / inside):
+        folders, files = self._read(self.root / inside)
+        self._note(self.root / inside, "not folders", [file.name for file in files])
+        if not inside:
+            self.top = folders
+        for name in folders:
             path = f"{inside}/{name}" if inside else name
-            if not inside:
-                self.top.append(name)
-            if depth == 1:
-                yield path
-            else:
-                yield from self.below(depth - 1, path)
-
-    def folders(self, parent: Path) -> Iterator[tuple[str, Path]]:
-        """Yield name and path of each folder in the parent, sorted by name."""
-        entries = self._entries(parent)
-        self._note(parent, "not folders", [entry.name for entry in entries if not entry.is_dir()])
-        for entry in entries:
-            if entry.is_dir() and self._enter(entry):
-                yield entry.name, Path(entry.path)
+            yield from [path] if depth == 1 else self.below(depth - 1, path)
 
     def images(self, folder: Path) -> list[str]:
         """Return paths from the folder in the order of ImageFolder: by folder, then by name."""
         images, skipped, pending = [], [], [""]
         while pending:
             inside = pending.pop()
-            for entry in self._entries(folder / inside):
-                path = f"{inside}/{entry.name}" if inside else entry.name
-                if entry.is_dir():
-                    if self._enter(entry):
-                        pending.append(path)
-                elif _is_image(entry):
-                    images.append((inside, entry.name, path))
+            folders, files = self._read(folder / inside)
+            pending += [f"{inside}/{name}" if inside else name for name in folders]
+            for file in files:
+                path = f"{inside}/{file.name}" if inside else file.name
+                if _is_image(file):
+                    images.append((inside, file.name, path))
                 else:
                     skipped.append(path)
         self._note(folder, "not images", sorted(skipped))
         return [path for *_, path in sorted(images)]
 
-    def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
+    def _read(self, folder: Path) -> tuple[list[str], list[os.DirEntry[str]]]:
+        """Return the names of the folders to visit in a folder, and its files, sorted by name."""
         try:
             with os.scandir(folder) as iterator:
                 entries = sorted(iterator, key=lambda entry: entry.name)
@@ -177,10 +168,12 @@ class _Walk:
             raise DataError(f"the folder {folder} cannot be read: {error.strerror}; check its permissions") from error
         self.hidden += [self._shown(entry.path) for entry in entries if hidden(entry.name)]
         visible = [entry for entry in entries if not hidden(entry.name)]
-        dead = {entry.name: entry for entry in visible if entry.is_symlink() and not os.path.exists(entry.path)}
-        self.dead += [self._shown(entry.path) for entry in dead.values()]
-        self._note(folder, "links that lead nowhere", list(dead))
-        return [entry for entry in visible if entry.name not in dead]
+        dead = [entry for entry in visible if entry.is_symlink() and not os.path.exists(entry.path)]
+        self.dead += [self._shown(entry.path) for entry in dead]
+        self._note(folder, "links that lead nowhere", [entry.name for entry in dead])
+        alive = [entry for entry in visible if entry not in dead]
+        folders = [entry.name for entry in alive if entry.is_dir() and self._enter(entry)]
+        return folders, [entry for entry in alive if not entry.is_dir()]
 
     def _enter(self, entry: os.DirEntry[str]) -> bool:
         """Return whether to visit the folder; a link back into the root is visited at its target."""

@@ -29,7 +29,6 @@ from mecam.data.open import open_data
 from mecam.data.scan import Scan
 from mecam.fitting.confidence import estimate
 from mecam.fitting.plan import Plan, begin, check_backbone
-from mecam.fitting.publish import publish
 from mecam.fitting.tuning import FEWEST, Rates, batch_on, least_seconds_per_step, settings
 from mecam.fitting.verdict import Verdict, accuracy_of, interval, nested, recalls
 from mecam.progress import Event, Progress, clock, notes_and_tenths, showing
@@ -258,6 +257,25 @@ class _Fit:
 
     def _note(self, text: str) -> None:
         self.progress(Event(NOTE, text=text, kind="warning"))
+
+
+def publish(run: RunFolder, out: Path, writer: Writer) -> None:
+    """Copy the files of a finished run to `out`; a no-op if they are there.
+
+    All copies are complete before the first one takes its place, so that a kill finds the former run or the new one. In
+    the few microseconds between the names a reader may find files of both, and reports a wrong checksum; publishing
+    again repairs that.
+    """
+    files = (run.run_file, run.sessions_file, run.records_file, run.model_file, run.predictions_file, run.done_file)
+    present = [file for file in files if file.exists()]
+    if all(_same(file, out / file.name) for file in present):
+        return
+    run.verify()
+    writer.write_together({out / file.name: read_bytes(file) for file in present})  # done.json is the last
+
+
+def _same(file: Path, other: Path) -> bool:
+    return other.exists() and read_bytes(file) == read_bytes(other)
 
 
 def _exported(out: Path) -> str | None:

@@ -12,7 +12,7 @@ from mecam import __version__
 from mecam.benchmark import results
 from mecam.benchmark.render import CAPTIONS
 from mecam.benchmark.results import Result
-from mecam.benchmark.tables import AVERAGE, Cell, Row, Spread, is_unbalanced, rank_averages, rows
+from mecam.benchmark.tables import AVERAGE, Cell, Row, is_unbalanced, rank_averages, rows
 from mecam.data.domains import DomainSet
 from mecam.figures import FIGURES
 from mecam.figures.points import Missing
@@ -22,14 +22,13 @@ from mecam.report.commands import command, toml
 from mecam.report.conclusion import Conclusion, Seconds, baseline, conclude, is_probe, seconds_per_run
 from mecam.report.curves import curve, full, schedule, short
 from mecam.report.images import Predictions, Thumbnails, illustrate, predictions, samples
-from mecam.report.measured import Curvature, Surface, read_curvature, read_surface
+from mecam.report.measured import Entry, read_curvature, read_surface
 from mecam.runs import RunError, RunFolder
 from mecam.splits import Part, Split
 from mecam.training.reopen import reopen
 
 DETAILED = 60  # runs with confusion matrix and mistakes
 SURFACES = 48
-Entry = dict[str, Any]
 T = TypeVar("T")
 
 
@@ -46,8 +45,8 @@ class Content:
     runs: list[Entry]
     grids: list[Sweep]
     rho: list[Sweep]
-    curvature: list[Curvature]
-    surfaces: list[Surface]
+    curvature: list[Entry]
+    surfaces: list[Entry]
     figures: list[Entry]
     environments: list[Entry]
     images: list[str]
@@ -58,8 +57,6 @@ def gather(
     out: Path,
     *,
     title: str,
-    spread: Spread = "stderr",
-    images: bool = True,
     lead: Sequence[str] = (),
     given: Path | str | None = None,
 ) -> Content:
@@ -72,8 +69,8 @@ def gather(
     if without:
         notes.append(f"{without} {'run has' if without == 1 else 'runs have'} no unseen domain, not shown")
     notes += [*results.changed_data(all_runs), *results.mixed_circumstances(all_runs)]
-    table = rows(all_runs, spread=spread)
-    opened = _open(all_runs, given) if images else {}
+    table = rows(all_runs)
+    opened = _open(all_runs, given)
     notes += [f"images of {name} are left out: {why}" for name, why in opened.items() if isinstance(why, str)]
     thumbnails = Thumbnails()
     data = [
@@ -100,7 +97,7 @@ def gather(
     return Content(
         title,
         __version__,
-        CAPTIONS[spread],
+        CAPTIONS["stderr"],
         [Conclusion("", list(lead), "")] if lead else [conclude(group, seconds) for group in groups.values()],
         data,
         _rows(table, all_runs, seconds, {name: baseline(group, seconds) for name, group in groups.items()}),
@@ -165,7 +162,7 @@ def _cost(row: Row, plain: Row | None, seconds: Seconds) -> Entry | None:
 
 def _data(row: Row, opened: Mapping[str, DomainSet | str], thumbnails: Thumbnails) -> Entry:
     """Return the data set of a row: its targets, its samples, and why there are none if so."""
-    data = opened.get(row.results[0].recipe.data, "left out on request")
+    data = opened[row.results[0].recipe.data]
     absent = data if isinstance(data, str) else None
     domains = [] if isinstance(data, str) else samples(data, thumbnails)
     return {"name": row.key.data, "targets": list(row.cells)[:-1], "domains": domains, "absent": absent}
@@ -186,12 +183,7 @@ def _predictions(result: Result, opened: Mapping[str, DomainSet | str]) -> Predi
     return predictions(folder, data)
 
 
-def _run(
-    result: Result,
-    environments: list[Entry],
-    shown: Predictions | None,
-    notes: list[str],
-) -> Entry:
+def _run(result: Result, environments: list[Entry], shown: Predictions | None, notes: list[str]) -> Entry:
     folder = RunFolder(result.path)
     outcome = folder.read_result() if result.accuracy is not None else {}
     stored = folder.read_run().get("environment")

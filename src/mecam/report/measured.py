@@ -20,64 +20,38 @@ scale.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mecam.report.curves import Number, short
+from mecam.report.curves import short
 from mecam.storage.files import read_json
 
 CURVATURE, LANDSCAPE = "curvature.json", "landscape.json"
+NUMBERS, LISTS = ("loss", "gradient_norm", "largest_eigenvalue"), ("rho", "numerator", "curvature")
 SIDE = 61  # points per side of a surface on the page
 
 
-@dataclass(frozen=True)
-class Curvature:
-    """A run's curvature.json."""
-
-    run: int  # its place among the page's runs
-    split: str
-    loss: Number
-    gradient_norm: Number
-    largest_eigenvalue: Number
-    rho: list[Number]
-    numerator: list[Number]
-    curvature: list[Number]
+Entry = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Surface:
-    """A run's landscape.json, thinned."""
-
-    run: int
-    split: str
-    directions: str
-    x: list[Number]
-    y: list[Number]
-    loss: list[list[Number]]
-    holes: int
-
-
-def read_curvature(folder: Path, run: int) -> Curvature | None:
-    """Return a run's curvature, or None without the file; raise ValueError for a malformed one."""
+def read_curvature(folder: Path, run: int) -> Entry | None:
+    """Return the curvature of the page's run of this number, or None without the file; ValueError if malformed."""
     file = folder / CURVATURE
     if not file.exists():
         return None
     values = read_json(file)
-    loss, norm, eigenvalue = (
-        short(float(_array(file, values, name, 0))) for name in ("loss", "gradient_norm", "largest_eigenvalue")
-    )
-    lists = [list(map(short, _array(file, values, name, 1))) for name in ("rho", "numerator", "curvature")]
-    if len(set(map(len, lists))) > 1:
+    numbers = {name: short(float(_array(file, values, name, 0))) for name in NUMBERS}
+    lists = {name: list(map(short, _array(file, values, name, 1))) for name in LISTS}
+    if len(set(map(len, lists.values()))) > 1:
         raise ValueError(f"{file} has lists of unequal length")
-    return Curvature(run, str(values.get("split", "")), loss, norm, eigenvalue, *lists)
+    return {"run": run, "split": str(values.get("split", "")), **numbers, **lists}
 
 
-def read_surface(folder: Path, run: int) -> Surface | None:
-    """Return a run's loss surface, or None without the file; raise ValueError for a malformed one."""
+def read_surface(folder: Path, run: int) -> Entry | None:
+    """Return the thinned loss surface of a run, or None without the file; ValueError if malformed."""
     file = folder / LANDSCAPE
     if not file.exists():
         return None
@@ -86,15 +60,15 @@ def read_surface(folder: Path, run: int) -> Surface | None:
     if loss.shape != (len(y), len(x)):
         raise ValueError(f"{file} has a loss grid that does not fit its x and y")
     across, down = -(-len(x) // SIDE), -(-len(y) // SIDE)
-    return Surface(
-        run,
-        str(values.get("split", "")),
-        str(values.get("directions", "")),
-        list(map(short, x[::across])),
-        list(map(short, y[::down])),
-        [list(map(short, row)) for row in loss[::down, ::across]],
-        holes=int((~np.isfinite(loss)).sum()),
-    )
+    return {
+        "run": run,
+        "split": str(values.get("split", "")),
+        "directions": str(values.get("directions", "")),
+        "x": list(map(short, x[::across])),
+        "y": list(map(short, y[::down])),
+        "loss": [list(map(short, row)) for row in loss[::down, ::across]],
+        "holes": int((~np.isfinite(loss)).sum()),
+    }
 
 
 def _array(file: Path, values: Mapping[str, Any], name: str, dimensions: int) -> NDArray[np.float64]:

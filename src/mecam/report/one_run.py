@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from mecam.data.domains import DomainSet
-from mecam.progress import clock
 from mecam.recipe import Recipe, recipe_of
 from mecam.report.commands import command, toml
 from mecam.report.curves import Number, curve
 from mecam.report.images import class_names, picture, read_columns
 from mecam.runs import RunError, RunFolder, runs_in
-from mecam.runs.timing import read_timing
+from mecam.runs.summary import accuracies, parts, time_taken
 from mecam.serving.chart import calibration_plot
 from mecam.serving.labelled import Labelled
 from mecam.serving.page import Mistakes, confusion, document, table, wrong_images
 from mecam.serving.tally import Tally
 from mecam.serving.weights import where
-from mecam.splits import Part, Split, summarize
+from mecam.splits import Part, Split
 from mecam.storage.checksums import read_sealed
 from mecam.training.reopen import reopen
 
@@ -40,7 +39,7 @@ def only_run(out: Path) -> RunFolder | None:
     return folder
 
 
-def one_run_page(folder: RunFolder, *, images: bool = True, data: Path | str | None = None) -> tuple[str, list[str]]:
+def one_run_page(folder: RunFolder, *, data: Path | str | None = None) -> tuple[str, list[str]]:
     """Return the page of a run, and notes: where it was stopped, and what is left out."""
     recipe, records, notes = recipe_of(folder.path), folder.read_records(), []
     result = folder.read_result() if folder.is_done() else None
@@ -55,21 +54,24 @@ def one_run_page(folder: RunFolder, *, images: bool = True, data: Path | str | N
         notes.append(f"{where(folder, step)}; accuracies are those after step {selected}")
     chosen = next((record for record in records if record["step"] == selected), records[-1] if records else {})
     splits = chosen["splits"] if result is None else result["splits"]
-    mistakes = [] if result is None else _mistakes(folder, recipe, notes, images=images, given=data)
-    parts = [
+    mistakes = [] if result is None else _mistakes(folder, recipe, notes, data)
+    weights = "averaged" if selected is None else f"of step {selected} of {recipe.steps}"
+    facts = [*accuracies(splits, recipe.target), *_scored(splits, recipe.target), ("weights", weights)]
+    facts += [*parts(recipe.to_dict()), *time_taken(folder), ("run", folder.path.name)]
+    page = [
         *_verdict(folder),
         *(f'<p class="note">{escape(note)}</p>' for note in notes),
-        table([("", ""), *_facts(recipe, splits, selected, folder.path)], text=(1,)),
+        table([("", ""), *facts], text=(1,)),
         "<h2>Domains</h2>",
         table(_split_rows(splits, recipe.target)),
     ]
-    parts += [*mistakes, "<h2>Evaluations</h2>", _evaluations(curve(records, recipe.target), recipe.target)]
-    parts += ["<h2>Command</h2>", _code(command(recipe)), "<h2>Recipe</h2>", _code(toml(recipe))]
+    page += [*mistakes, "<h2>Evaluations</h2>", _evaluations(curve(records, recipe.target), recipe.target)]
+    page += ["<h2>Command</h2>", _code(command(recipe)), "<h2>Recipe</h2>", _code(toml(recipe))]
     environment = folder.read_run().get("environment")
     if isinstance(environment, dict):
         rows = [(str(name), str(value)) for name, value in environment.items()]
-        parts += ["<h2>Environment</h2>", table([("", ""), *rows], text=(1,))]
-    return document(f"{Path(recipe.data).name}: {recipe.method} with {recipe.optimizer}", parts), notes
+        page += ["<h2>Environment</h2>", table([("", ""), *rows], text=(1,))]
+    return document(f"{Path(recipe.data).name}: {recipe.method} with {recipe.optimizer}", page), notes
 
 
 def _verdict(folder: RunFolder) -> Iterator[str]:
@@ -87,23 +89,6 @@ def _progress(folder: RunFolder, records: Sequence[Mapping[str, Any]]) -> tuple[
         return last, last
     best = state["best"]["step"]
     return state["step"], last if best is None else best
-
-
-def _facts(recipe: Recipe, splits: Mapping[str, Any], selected: int | None, path: Path) -> list[tuple[str, str]]:
-    summary, timing = summarize(splits, recipe.target), read_timing(path)
-    unseen = [] if recipe.target is None else [(f"accuracy on {recipe.target}, unseen", _percent(summary.target))]
-    return [
-        *unseen,
-        *_scored(splits, recipe.target),
-        ("accuracy on the sources' held-out images", _percent(summary.validation)),
-        ("weights", "averaged" if selected is None else f"of step {selected} of {recipe.steps}"),
-        ("data", recipe.data),
-        ("backbone", recipe.backbone),
-        ("averaging", recipe.averaging),
-        ("seed", str(recipe.seed)),
-        *([("training time", f"{clock(timing.seconds)} for {timing.steps:,} steps")] if timing else []),
-        ("run", path.name),
-    ]
 
 
 def _scored(splits: Mapping[str, Any], target: str | None) -> list[tuple[str, str]]:
@@ -127,14 +112,12 @@ def _split_rows(splits: Mapping[str, Any], target: str | None) -> list[tuple[str
     return rows
 
 
-def _mistakes(
-    folder: RunFolder, recipe: Recipe, notes: list[str], *, images: bool, given: Path | str | None
-) -> list[str]:
+def _mistakes(folder: RunFolder, recipe: Recipe, notes: list[str], given: Path | str | None) -> list[str]:
     """Return the confusions of the unseen domain, or of the held-out images, and the wrong images."""
     columns = {name: column.tolist() for name, column in read_columns(folder).items()}
     if not columns:
         return []
-    data = _data(folder, recipe, notes, given) if images else None
+    data = _data(folder, recipe, notes, given)
     classes = class_names(folder, data, [*columns["label"], *columns["predicted"]])
     mistakes, places = Mistakes(classes), {}
     for place, (label, predicted) in enumerate(zip(columns["label"], columns["predicted"], strict=True)):

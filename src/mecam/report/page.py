@@ -7,30 +7,19 @@ import gzip
 import html
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from mecam.benchmark.tables import Spread
 from mecam.progress import Event, Progress, silent
 from mecam.report.content import Content, gather
 from mecam.report.one_run import one_run_page, only_run
 from mecam.runs import RunError, write_atomic
 
-PARTS = (
-    "dom",
-    "charts",
-    "conclusion",
-    "leaderboard",
-    "compare",
-    "sweeps",
-    "surfaces",
-    "figures",
-    "run",
-    "page",
-)  # scripts
+SCRIPTS = (*("dom", "charts", "conclusion", "leaderboard", "compare", "sweeps", "surfaces", "figures", "run", "page"),)
 TITLE = "Accuracy in domains never seen"
 
 
@@ -39,8 +28,6 @@ def write(
     file: Path | str,
     *,
     title: str = TITLE,
-    spread: Spread = "stderr",
-    images: bool = True,
     lead: Sequence[str] = (),
     data: Path | str | None = None,
     progress: Progress = silent,
@@ -48,8 +35,6 @@ def write(
     """Write the page on the runs in `out` to `file`. A single run, also a stopped one, has a page of its own.
 
     Args:
-        spread: standard error, standard deviation or 95 % interval over trials.
-        images: embed small images of the data, if available.
         lead: lines for the top of the page, in place of its own conclusions.
         data: the data of the runs. Default: the path in each run, if it was used here before.
         progress: gets a warning per note of the page, such as what is left out.
@@ -61,12 +46,12 @@ def write(
     single = only_run(out)
     if single is not None:
         try:
-            page, notes = one_run_page(single, images=images, data=data)
+            page, notes = one_run_page(single, data=data)
         except (LookupError, TypeError, AttributeError, ArithmeticError) as error:  # a file that no training wrote
             what = f"one of its files lacks an expected entry ({type(error).__name__}: {error})"
             raise RunError(f"{single.path} cannot be shown: {what}") from error
     else:
-        content = gather(out, title=title, spread=spread, images=images, lead=lead, given=data)
+        content = gather(out, title=title, lead=lead, given=data)
         page, notes = render(content), content.notes
     write_atomic(file, page.encode("utf-8", "replace"))
     for note in notes:
@@ -84,13 +69,12 @@ def render(content: Content) -> str:
     pieces = {
         "title": html.escape(content.title),
         "css": (parts / "page.css").read_text(encoding="utf-8"),
-        "js": "\n".join((parts / f"{name}.js").read_text(encoding="utf-8") for name in PARTS),
+        "js": "\n".join((parts / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS),
         "plotly": surfaces or "",
         "content": in_script(vars(content)),
     }
-    before, *rest = (parts / "page.html").read_text(encoding="utf-8").split("{{")
-    named = (piece.partition("}}") for piece in rest)  # one pass: inserted text is not searched
-    return before + "".join(pieces[name.strip()] + after for name, _, after in named)
+    page = (parts / "page.html").read_text(encoding="utf-8")
+    return re.sub(r"\{\{ (\w+) \}\}", lambda name: pieces[name[1]], page)  # inserted text is not searched
 
 
 def in_script(value: Any) -> str:

@@ -23,22 +23,18 @@ def in_words(run: RunFolder) -> str:
         return "not started"
     try:
         state, _, splits = _progress(run)
-        accuracies = _accuracies(splits, run.read_run()["recipe"]["target"])
+        known = accuracies(splits, run.read_run()["recipe"]["target"])
     except UNREADABLE as error:
         return f"cannot be read: {error}"
-    return ", ".join([state, *(f"{value} {name}" for name, value in accuracies[:1])])
+    return ", ".join([state, *(f"{value} {name}" for name, value in known[:1])])
 
 
 def summary(run: RunFolder) -> str:
     """Return a line per fact about a run."""
     recipe = run.read_run()["recipe"]
     state, weights, splits = _progress(run)
-    rows = [(name, str(recipe[name])) for name in PARTS if name in recipe]
-    rows += [("state", state), *([("weights", weights)] if weights else [])]
-    rows += [(f"accuracy {name}", value) for name, value in _accuracies(splits, recipe["target"])]
-    if (timing := read_timing(run.path)) is not None:
-        rows.append(("time", f"{clock(timing.seconds)} for {timing.steps:,} steps"))
-    rows.append(("folder", str(run.path)))
+    rows = [*parts(recipe), ("state", state), *([("weights", weights)] if weights else [])]
+    rows += [*accuracies(splits, recipe["target"]), *time_taken(run), ("folder", str(run.path))]
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 
@@ -56,12 +52,23 @@ def _progress(run: RunFolder) -> tuple[str, str, Mapping[str, Any]]:
     return f"not finished, evaluated at step {records[-1]['step']} of {steps}", "", records[-1]["splits"]
 
 
-def _accuracies(splits: Mapping[str, Any], target: str | None) -> list[tuple[str, str]]:
+def parts(recipe: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the parts of a recipe."""
+    return [(name, str(recipe[name])) for name in PARTS if name in recipe]
+
+
+def time_taken(run: RunFolder) -> list[tuple[str, str]]:
+    """Return the training time of a run, if it is known."""
+    timing = read_timing(run.path)
+    return [] if timing is None else [("time", f"{clock(timing.seconds)} for {timing.steps:,} steps")]
+
+
+def accuracies(splits: Mapping[str, Any], target: str | None) -> list[tuple[str, str]]:
     """Return what is known of the accuracies: on which images, and how much."""
     accuracy = summarize(splits, target)
     shares = {
-        f"on {target}, unseen": accuracy.target,
-        f"on {target}, unseen, balanced": balanced_accuracy(splits, target),
-        "on the sources' held-out images": accuracy.validation,
+        f"accuracy on {target}, unseen": accuracy.target,
+        f"accuracy on {target}, unseen, balanced": balanced_accuracy(splits, target),
+        "accuracy on the sources' held-out images": accuracy.validation,
     }
     return [(name, f"{100 * share:.1f} %") for name, share in shares.items() if share is not None]
