@@ -301,3 +301,24 @@ def test_a_stem_is_a_convolution_of_squares(conv: nn.Conv2d, side: int) -> None:
     found = Squares(geometry).back(dz, x, conv.weight, to_input=True)
     torch.testing.assert_close(found, geometry.back(dz, x, conv.weight, to_input=True))
     assert Squares(geometry).back(dz, x, conv.weight, to_input=False)[0] is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("summed", [False, True])
+@pytest.mark.parametrize("kernel", [1, 3])
+def test_evaluations_by_cudnn_are_as_exact_as_bf16_allows(kernel: int, summed: bool) -> None:
+    torch.manual_seed(0)
+    exact = layer(nn.Conv2d(64, 128, kernel, padding=kernel // 2, bias=False))
+    x = torch.randn(8, 64, 14, 14, dtype=torch.float64)
+    residual = torch.randn(8, 128, 14, 14, dtype=torch.float64) if summed else None
+    expected = conv_bn(x, exact[0], exact[1], RELU, residual)  # type: ignore[arg-type]
+    folded = copy.deepcopy(exact).float().cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    fold_frozen(folded)
+    inputs = x.float().cuda(), None if residual is None else residual.float().cuda()
+    with torch.autocast("cuda", torch.bfloat16):
+        ours = conv_bn(inputs[0], folded[0], folded[1], RELU, inputs[1])
+        with torch.no_grad():
+            cudnn = conv_bn(inputs[0], folded[0], folded[1], RELU, inputs[1])
+    assert not torch.equal(cudnn, ours)
+    errors = [float((out.detach().double().cpu() - expected).norm() / expected.norm()) for out in (cudnn, ours)]
+    assert errors[0] < 1.2 * errors[1] < 0.01

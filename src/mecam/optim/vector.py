@@ -172,6 +172,8 @@ class Vector:
             generator = None
             if seed is not None and kind.dtype in MISSING_BITS:
                 generator = torch.Generator(kind.device).manual_seed(seed * len(space.blocks) + number)
+            elif len(terms) == 1 and _moves_at_once(weights, *terms[0]):
+                continue
             for part in parts:
                 pieces = [(coefficient, block[part]) for coefficient, block in terms]
                 # several terms are added up first: theta is rounded once
@@ -262,6 +264,10 @@ def is_finite(v: Vector) -> Tensor:
         return torch.ones((), dtype=torch.bool, device="cpu")
 
     def broken(block: list[Tensor]) -> Tensor:
+        if block[0].is_cuda:  # in place, and a product with 1 changes nothing
+            found, one = (make((), device=block[0].device) for make in (torch.zeros, torch.ones))
+            torch._amp_foreach_non_finite_check_and_unscale_(block, found, one)
+            return found
         largest = torch._foreach_norm([t for t in block if t.numel()] or [block[0].new_zeros(1)], torch.inf)
         return (~torch.stack(largest).isfinite()).sum().float()
 
@@ -344,6 +350,33 @@ def _add_scaled(tensors: list[Tensor], others: list[Tensor], coefficient: Scalar
         return
     for part in _chunks(tensors):
         torch._foreach_add_(tensors[part], torch._foreach_mul(others[part], coefficient))
+
+
+def _moves_at_once(weights: list[Tensor], scale: Scalar, offsets: Block) -> bool:
+    """weights <- weights + scale * offsets by the kernel of fused SGD, which needs no temporaries, where it applies.
+
+    On a GPU, for a scale on the device: the kernel reads it in float32.
+    """
+    moved = [(w, o) for w, o in zip(weights, offsets, strict=True) if o is not None]
+    if not isinstance(scale, Tensor) or scale.dtype != torch.float32 or not scale.is_cuda or not moved:
+        return False
+    if not all(w.dtype == o.dtype != torch.float64 and w.stride() == o.stride() and _is_dense(w) for w, o in moved):
+        return False
+    torch._fused_sgd_(
+        *([w for w, _ in moved], [o for _, o in moved], []),
+        lr=scale,
+        maximize=True,
+        weight_decay=0.0,
+        momentum=0.0,
+        dampening=0.0,
+        nesterov=False,
+        is_first_step=False,
+    )
+    return True
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    return tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
 
 
 def _add_rounding_randomly(
