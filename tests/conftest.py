@@ -38,7 +38,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude imports and collected tests from garbage collections: each would search a million objects again."""
+    """Build the command line once, and exclude imports and collected tests from garbage collections."""
+    if typer := sys.modules.get("typer.testing"):
+        typer._get_command = functools.cache(typer._get_command)  # type: ignore[attr-defined]
     gc.collect()
     gc.freeze()
 
