@@ -140,8 +140,8 @@ def test_a_gpu_is_busy_while_anything_runs(own_loop: dict[str, Any]) -> None:
     assert found == (pytest.approx(1.7), 3)
 
 
-def test_memory_is_within_its_bounds(tmp_path: Path) -> None:
-    text = run("memory.py", "--layers", "8", "--width", "256", "--out", str(tmp_path / "table.md"))
+def test_memory_is_within_its_bounds(tmp_path: Path, run_here: Callable[..., str]) -> None:
+    text = run_here("memory.py", "--layers", "8", "--width", "256", "--out", str(tmp_path / "table.md"))
     assert (tmp_path / "table.md").read_text() == text
     assert facts(text) == FACTS
     buffers = {name: float(cells[0]) for name, cells in table(text).items()}
@@ -184,15 +184,15 @@ def test_steps_of_every_kind(run_here: Callable[..., str]) -> None:
         assert min(float(milliseconds), float(ratio), float(bare)) > 0
 
 
-def test_several_runs() -> None:
+def test_several_runs(run_here: Callable[..., str]) -> None:
     small = ["--device", "cpu", "--batch", "2", "--images", "32", "--seconds", "0.1", "--counts", "1", "2"]
-    text = run("several_runs.py", *small, "--cases", "resnet8:16", "resnet8:32")
+    text = run_here("several_runs.py", *small, "--cases", "resnet8:16", "resnet8:32")
     rows = [line.split(" | ")[:2] for line in text.splitlines() if line.startswith("| resnet8")]
     assert rows == [[f"| resnet8, {size} px", count] for size in (16, 32) for count in "12"]
 
 
-def test_the_time_of_a_run() -> None:
-    found = table(run("run_time.py", "--steps", "2"))
+def test_the_time_of_a_run(run_here: Callable[..., str]) -> None:
+    found = table(run_here("run_time.py", "--steps", "2"))
     seconds = [float(cells[0]) for cells in found.values()]
     assert len(seconds) == 5
     assert abs(sum(seconds[:-1]) - seconds[-1]) < 0.5
@@ -204,8 +204,8 @@ def test_a_step_on_a_cpu(run_here: Callable[..., str]) -> None:
     assert "| contiguous | " in text
 
 
-def test_several_gpus() -> None:
-    text = run("several_gpus.py")
+def test_several_gpus(run_here: Callable[..., str]) -> None:
+    text = run_here("several_gpus.py")
     assert (BENCHMARKS / "results" / "several_gpus.md").read_text().splitlines()[2:] == text.splitlines()[2:]
     for alone, *cells in (list(map(float, cells)) for cells in table(text).values()):
         after, overlapped = cells[0], cells[2]
@@ -213,12 +213,12 @@ def test_several_gpus() -> None:
         assert alone > 0
 
 
-def test_roofline() -> None:
-    (cells,) = table(run("roofline.py", "--networks", "resnet50")).values()
+def test_roofline(run_here: Callable[..., str]) -> None:
+    (cells,) = table(run_here("roofline.py", "--networks", "resnet50")).values()
     assert 2.2 < float(cells[0]) < 2.4  # TFLOP: 4.1 billion multiplications and additions forward, twice that backward
 
 
-def test_cpu_memory() -> None:
+def test_cpu_memory(run_here: Callable[..., str]) -> None:
     small = ["--batch", "1", "--steps", "1", "--rounds", "1", "--threads", "1"]
-    text = run("cpu_memory.py", *small, "--ways", "kept and folded")
+    text = run_here("cpu_memory.py", *small, "--ways", "kept and folded")
     assert list(table(text)) == ["glibc's defaults", "kept and folded"]

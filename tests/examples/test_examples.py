@@ -1,7 +1,6 @@
-"""The examples run, in this process, so that they share its imports; tests/test_torchvision.py types two by hand."""
+"""The examples run, in this process, so that they share its imports; tests/test_torchvision.py types the other two by hand."""
 
 import json
-import logging
 import runpy
 import warnings
 from collections.abc import Callable, Iterator
@@ -41,11 +40,6 @@ def test_plain_loop(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(0 <= float(cell) <= 100 for row in rows for cell in row.split()[1:])
 
 
-def test_lightning() -> None:
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    assert 0 <= main("lightning_module.py")(2) <= 1
-
-
 def test_accelerate(capsys: pytest.CaptureFixture[str]) -> None:
     from accelerate.state import AcceleratorState, GradientState
 
@@ -55,13 +49,6 @@ def test_accelerate(capsys: pytest.CaptureFixture[str]) -> None:
         AcceleratorState._reset_state(reset_partial_state=True)
         GradientState._reset_state()
     assert f"{LINES}{100 * accuracy:.1f} %" in capsys.readouterr().out
-
-
-def test_timm(capsys: pytest.CaptureFixture[str]) -> None:
-    accuracy = main("timm_backbone.py")(1)
-    printed = capsys.readouterr().out
-    assert "timm/resnet10t: 512 features, MixStyle after featurizer." in printed
-    assert f"{LINES}{100 * accuracy:.1f} %" in printed
 
 
 def test_own_folder(capsys: pytest.CaptureFixture[str]) -> None:
