@@ -35,6 +35,7 @@ def run_each(
 ) -> list[Ended]:
     """Exit code, stdout and stderr of each command; they run one after another.
 
+    Words NAME=value before a command are its own variables, as in a shell.
     `before`, `launcher` and `environment` apply to the start of Python and its imports too. None ends in a traceback.
     """
     surroundings = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "MECAM_CACHE": str(cwd / "cache")}
@@ -63,6 +64,9 @@ def fork_each(commands: list[list[str]]) -> None:
             if child == 0:
                 os.dup2(out.fileno(), 1)
                 os.dup2(err.fileno(), 2)
+                while "=" in words[0]:
+                    name, _, value = words.pop(0).partition("=")
+                    os.environ[name] = value
                 sys.argv[1:] = words
                 main()
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

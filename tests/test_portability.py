@@ -32,10 +32,14 @@ def test_delicate_tests_pass_under_another_instruction_set(capability: str) -> N
     own = torch.backends.cpu.get_cpu_capability().lower()
     if own not in ABOVE[capability]:
         pytest.skip(f"torch has {own} kernels on this processor: not more than {capability}")
-    words = ["-m", "pytest", "--quiet", "-p", "no:cacheprovider", "--deselect", SLOW, *DELICATE]
-    check = f"import torch; assert torch.backends.cpu.get_cpu_capability().lower() == {capability!r}"
+    checked = f"""
+import sys
+import pytest, torch
+assert torch.backends.cpu.get_cpu_capability().lower() == {capability!r}
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+    words = ["--quiet", "-p", "no:cacheprovider", "--deselect", SLOW, *DELICATE]
+    command = [sys.executable, "-c", checked, *words]
     environment = {**os.environ, **SETTINGS[capability]}
-    for command in (["-c", check], words):
-        whole = [sys.executable, *command]
-        done = subprocess.run(whole, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""The examples run, in this process, so that they share its imports; tests/test_torchvision.py types the other two by hand."""
+"""The examples run in this process, which shares its imports; tests/test_torchvision.py types two others by hand."""
 
 import json
 import runpy

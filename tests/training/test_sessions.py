@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,23 +18,24 @@ from mecam.progress import Event
 from mecam.recipe import Recipe
 from mecam.runs import RunFolder
 from mecam.training import CircumstancesWarning, Interrupted, environment, train
+from tests.processes import SOURCE, run_each
 
-SOURCE = Path(__file__).parents[2] / "src"
 LIMITS = (*environment.ONEDNN_LIMITS, *environment.MKL_SETTINGS, "ATEN_CPU_CAPABILITY")
 SMALL = {"target": "sketch", "steps": 4, "evaluate_every": 2, "batch": 2, "image_size": 8}
 START = f"""
 import os, signal, sys
 from mecam.recipe import Recipe
 from mecam.training import Interrupted, train
-def stop(event):
-    if event.done == 1:
-        os.kill(os.getpid(), getattr(signal, sys.argv[2]))
-try:
-    train(Recipe(**{SMALL}), sys.argv[1], device="cpu", progress=stop)
-except Interrupted:
-    print("saved")
+for how in sys.argv[2:]:
+    def stop(event):
+        if event.done == 1:
+            os.kill(os.getpid(), getattr(signal, how))
+    try:
+        train(Recipe(**{SMALL}), f"{{sys.argv[1]}}/{{how}}", device="cpu", progress=stop)
+    except Interrupted:
+        print("saved", how, flush=True)
 """
-TRAIN = ["-m", "mecam.cli", "train", "--target", "sketch", "--steps", "4", "--device", "cpu", "--quiet"]
+TRAIN: list[object] = ["train", "--target", "sketch", "--steps", "4", "--device", "cpu", "--quiet"]
 TRAIN += [word for name in ("evaluate_every", "batch", "image_size") for word in ("--set", f"{name}={SMALL[name]}")]
 
 
@@ -42,34 +44,39 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-def child(words: list[str], cache: Path, **settings: str) -> "subprocess.CompletedProcess[str]":
-    """A Python process with these settings of torch's CPU kernels, and no others."""
-    plain = {name: value for name, value in os.environ.items() if name not in LIMITS}
+def surroundings(**settings: str) -> dict[str, str]:
+    """These settings of torch's CPU kernels, and no others."""
     # threads that spin while they wait take most of the time where cores are shared
-    threads = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
-    surroundings = {**plain, "PYTHONPATH": str(SOURCE), "MECAM_CACHE": str(cache), **threads, **settings}
-    return subprocess.run([sys.executable, *words], env=surroundings, capture_output=True, text=True, timeout=300)
+    return {**dict.fromkeys(LIMITS, ""), "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", **settings}
 
 
-def start(out: Path, cache: Path, how: str, **settings: str) -> None:
-    done = child(["-c", START, str(out), how], cache, **settings)
-    assert done.stdout == ("saved\n" if how == "SIGTERM" else ""), done.stderr
+def start(out: Path, cache: Path, *how: str, **settings: str) -> None:
+    """Runs in folders named by the signals that stop them; SIGKILL is the last."""
+    variables = {**os.environ, "PYTHONPATH": str(SOURCE), "MECAM_CACHE": str(cache), **surroundings(**settings)}
+    variables = {name: value for name, value in variables.items() if value}
+    done = subprocess.run([sys.executable, "-c", START, out, *how], env=variables, capture_output=True, text=True)
+    assert done.stdout == "saved SIGTERM\n", done.stderr
 
 
-def resume(out: Path, cache: Path, **settings: str) -> tuple[list[str], list[dict[str, object]]]:
-    """What `mecam train` says of it on stderr, and the sessions of the run."""
-    done = child([*TRAIN, "--out", str(out)], cache, **settings)
-    assert done.returncode == 0, done.stderr
-    [file] = out.glob("*/sessions.jsonl")
-    RunFolder(file.parent).verify()
-    return done.stderr.splitlines(), [json.loads(line) for line in file.read_text().splitlines()]
+def resume(out: Path, cache: Path, *how: str, **settings: str) -> list[tuple[list[str], list[dict[str, Any]]]]:
+    """What `mecam train` says of each of them on stderr, and the sessions of the run."""
+    commands = [[*TRAIN, "--out", out / name] for name in how]
+    found = []
+    for name, done in zip(
+        how, run_each(*commands, cwd=out, **surroundings(MECAM_CACHE=str(cache), **settings)), strict=True
+    ):
+        assert done.code == 0, done.err
+        [file] = (out / name).glob("*/sessions.jsonl")
+        RunFolder(file.parent).verify()
+        found.append((done.err.splitlines(), [json.loads(line) for line in file.read_text().splitlines()]))
+    return found
 
 
 @pytest.mark.attack("What is promised bit for bit")
 def test_another_instruction_set(tmp_path: Path, cache: Path) -> None:
     start(tmp_path, cache, "SIGTERM", ATEN_CPU_CAPABILITY="default")
-    said, found = resume(tmp_path, cache)
-    first, own = (session["environment"]["instruction_set"] for session in found)  # type: ignore[index]
+    [(said, found)] = resume(tmp_path, cache, "SIGTERM")
+    first, own = (session["environment"]["instruction_set"] for session in found)
     if first == own:
         pytest.skip(f"torch has one set of kernels for this processor, {own}")
     assert first == "DEFAULT"
@@ -81,14 +88,14 @@ def test_another_instruction_set(tmp_path: Path, cache: Path) -> None:
 
 
 @pytest.mark.attack("What is promised bit for bit")
-@pytest.mark.parametrize(("how", "step"), [("SIGTERM", 2), ("SIGKILL", 0)])
-def test_another_number_of_threads(how: str, step: int, tmp_path: Path, cache: Path) -> None:
-    start(tmp_path, cache, how)
-    said, found = resume(tmp_path, cache, OMP_NUM_THREADS="2")
+def test_another_number_of_threads(tmp_path: Path, cache: Path) -> None:
+    start(tmp_path, cache, "SIGTERM", "SIGKILL")
+    saved, lost = resume(tmp_path, cache, "SIGTERM", "SIGKILL", OMP_NUM_THREADS="2")
     line = "mecam: this run was trained with threads=1 and resumes with threads=2: results may differ in the last bits"
-    assert said == ([line] if step else [])  # without a checkpoint it starts over
-    assert [session["step"] for session in found] == [0, step]
-    assert [session["environment"]["threads"] for session in found] == [1, 2]  # type: ignore[index]
+    for (said, found), step in ((saved, 2), (lost, 0)):
+        assert said == ([line] if step else [])  # without a checkpoint it starts over
+        assert [session["step"] for session in found] == [0, step]
+        assert [session["environment"]["threads"] for session in found] == [1, 2]
 
 
 @pytest.fixture(scope="module")

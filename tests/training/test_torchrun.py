@@ -26,8 +26,10 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 # several commands in one launch: most of a launch is imports
 COMMANDS = """
 import sys
+from mecam._garbage import collect_rarely
 from mecam.cli import app
 
+collect_rarely()
 for line in open(sys.argv[1]):
     app(line.rstrip("\\n").split("\\t"), standalone_mode=False)
 """

@@ -1,8 +1,5 @@
 import copy
-import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,14 +7,16 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch._dynamo
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-import mecam.virtual
 from mecam.virtual import DSU, EFDMix, Fourier, MixStyle, VirtualDomain
 from mecam.virtual._draws import Draw
 from mecam.virtual._features import FeatureDomain
 from mecam.virtual.mixstyle import mix_style
+from tests.optim.distributed import run as run_ranks
 
 pytestmark = pytest.mark.filterwarnings("error:no layer ran:RuntimeWarning")
 
@@ -638,25 +637,31 @@ def test_attaching_after_the_first_compiled_call_warns_instead_of_doing_nothing_
 # DDP
 
 
+def gradients_under_ddp() -> None:
+    """On a rank: the average over ranks of what each finds with its own mixture."""
+    rank = dist.get_rank()
+    plain = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(144, 2)).double()
+    parallel = DistributedDataParallel(copy.deepcopy(plain))
+    style = MixStyle(alpha=1.0).attach(parallel, ["1"])
+    style.attach(plain, ["1"])
+
+    torch.manual_seed(100 + rank)
+    x = torch.randn(4, 3, 8, 8, dtype=torch.float64)
+    for model in (plain, parallel):
+        torch.manual_seed(200 + rank)
+        with style.active():
+            model(x).square().sum().backward()
+    for own, shared in zip(plain.parameters(), parallel.parameters(), strict=True):
+        assert own.grad is not None
+        assert shared.grad is not None
+        dist.all_reduce(own.grad)
+        torch.testing.assert_close(shared.grad, own.grad / dist.get_world_size())
+
+    torch.manual_seed(200 + rank)
+    with style.active():
+        mixed = parallel(x)
+    assert not torch.allclose(mixed, parallel(x)), "MixStyle left the batch alone"
+
+
 def test_ddp_averages_gradients_of_each_ranks_own_mixture(tmp_path: Path) -> None:
-    source = Path(mecam.virtual.__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": str(source)}
-    script = Path(__file__).with_name("ddp_rank.py")
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, script, str(rank), "2", tmp_path / "rendezvous"],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        for process in ranks:
-            output, _ = process.communicate(timeout=200)
-            assert process.returncode == 0, output
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
+    assert run_ranks({"gradients": gradients_under_ddp}, tmp_path)["gradients"] == [None, None]
