@@ -207,25 +207,37 @@ VALUES: dict[str, Any] = {
     "fingerprints in words": {"run": {"fingerprints": "all"}},
     "an id of 1 MB": {"run": {"id": "x" * 1_000_000}},
 }
-HARMLESS = ("no splits", "an environment that is a list", "fingerprints in words", "an id of 1 MB", "step below 0")
+HARMLESS = ("no splits", "an environment that is a list", "fingerprints in words", "an id of 1 MB")
+
+
+@pytest.fixture(scope="module")
+def changed(place: Place, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A folder with an intact run and one copy of it per value, and what its table says of them."""
+    runs = tmp_path_factory.mktemp("changed")
+    shutil.copytree(place.path, runs / "a run that is intact")
+    for value, changes in VALUES.items():
+        change(Path(shutil.copytree(place.path, runs / value)), **changes)
+    code, said = mecam("table", runs, "--format", "json")
+    assert code == 0
+    lines, table = said[: said.index("[\n")].splitlines(), said[said.index("[\n") :]
+    assert json.loads(table)[0]["runs"] == 1
+    assert all(line.startswith("mecam: ") for line in lines)
+    assert any(f"{1 + len(HARMLESS)} folders hold the same run: a run that is intact" in line for line in lines)
+    assert mecam("report", runs, "--out", runs.with_suffix(".html"))[0] in CODES
+    return runs, lines
 
 
 @pytest.mark.parametrize("value", VALUES)
-def test_values_that_no_training_writes_are_one_line(place: Place, value: str, tmp_path: Path) -> None:
-    run = place.copy(tmp_path)
-    change(run, **VALUES[value])
-    code, said = mecam("table", tmp_path / "runs", "--format", "json")
-    assert code == 0
-    lines = said[: said.index("[\n")].splitlines()
-    assert any(run.name in line and ("left out" in line or "same run" in line) for line in lines)
-    assert all(line.startswith("mecam: ") for line in lines)
-    assert json.loads(said[said.index("[\n") :])[0]["runs"] == 1
+def test_values_that_no_training_writes_are_one_line(
+    place: Place, changed: tuple[Path, list[str]], value: str, tmp_path: Path
+) -> None:
+    runs, lines = changed
+    assert any(f"{runs / value} is left out" in line for line in lines) is (value not in HARMLESS)
     for words in (
-        ("report", tmp_path / "runs", "--out", tmp_path / "a.html"),
-        ("report", run, "--out", tmp_path / "b.html"),
-        ("curvature", run),
-        ("verify", run),
-        ("predict", run, place.images / "lab" / "red" / "0.jpg"),
+        ("report", runs / value, "--out", tmp_path / "page.html"),
+        ("curvature", runs / value),
+        ("verify", runs / value),
+        ("predict", runs / value, place.images / "lab" / "red" / "0.jpg"),
     ):
         assert mecam(*words)[0] in CODES
 
