@@ -184,9 +184,9 @@ def test_steps_of_every_kind(run_here: Callable[..., str]) -> None:
         assert min(float(milliseconds), float(ratio), float(bare)) > 0
 
 
-def test_several_runs(run_here: Callable[..., str]) -> None:
+def test_several_runs() -> None:
     small = ["--device", "cpu", "--batch", "2", "--images", "32", "--seconds", "0.1", "--counts", "1", "2"]
-    text = run_here("several_runs.py", *small, "--cases", "resnet8:16", "resnet8:32")
+    text = run("several_runs.py", *small, "--cases", "resnet8:16", "resnet8:32")
     rows = [line.split(" | ")[:2] for line in text.splitlines() if line.startswith("| resnet8")]
     assert rows == [[f"| resnet8, {size} px", count] for size in (16, 32) for count in "12"]
 
