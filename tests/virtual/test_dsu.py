@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from mecam.virtual import DSU
 from mecam.virtual.dsu import perturb_style
+from tests.virtual.domains import switched_on
 
 EPS = 1e-6
 
@@ -24,14 +25,6 @@ def perturb_by_loops(x: Tensor, noise_mu: Tensor, noise_sig: Tensor) -> Tensor:
             new_mu = mus[i] + float(noise_mu[i, c]) * deviation(mus)
             new_sig = sigs[i] + float(noise_sig[i, c]) * deviation(sigs)
             out[i, c] = torch.tensor([(value - mus[i]) / sigs[i] * new_sig + new_mu for value in row], dtype=x.dtype)
-    return out
-
-
-def switched_on(domain: DSU, x: Tensor) -> Tensor:
-    model = nn.Identity()
-    domain.attach(model, model)
-    with domain.active():
-        out: Tensor = model(x)
     return out
 
 
@@ -73,30 +66,6 @@ def test_noise_differs_between_samples_and_channels() -> None:
     x = torch.randn(1, 1, 5, 5).expand(4, 3, 5, 5) + torch.zeros(4, 3, 5, 5)
     shifts = (switched_on(DSU(), x) - x).mean((2, 3))
     assert len(set(shifts.flatten().tolist())) == 12
-
-
-@pytest.mark.parametrize("shape", [(1, 3, 4, 4), (4, 3, 1, 1)])
-def test_one_sample_or_one_position_stays_as_it_is(shape: tuple[int, ...]) -> None:
-    x = torch.randn(shape)
-    assert torch.equal(switched_on(DSU(), x), x)
-
-
-def test_constant_channels_stay_finite_forward_and_backward() -> None:
-    x = torch.ones(4, 3, 4, 4, requires_grad=True)
-    out = switched_on(DSU(), x)
-    torch.autograd.backward(out.sum())
-    assert out.isfinite().all()
-    assert x.grad is not None
-    assert x.grad.isfinite().all()
-
-
-def test_half_precision_is_the_single_precision_result_rounded() -> None:
-    x = (torch.randn(4, 3, 8, 8) + 30).bfloat16()
-    torch.manual_seed(1)
-    half = switched_on(DSU(), x)
-    torch.manual_seed(1)
-    assert half.dtype == torch.bfloat16
-    assert torch.equal(half, switched_on(DSU(), x.float()).bfloat16())
 
 
 def test_p_zero_changes_nothing_and_p_out_of_range_is_refused() -> None:

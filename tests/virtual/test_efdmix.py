@@ -1,9 +1,10 @@
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from mecam.virtual import EFDMix
 from mecam.virtual.efdmix import mix_distribution
+from tests.virtual.domains import switched_on
 
 
 def ranks(values: list[float]) -> list[int]:
@@ -19,14 +20,6 @@ def mix_by_loops(x: Tensor, lam: Tensor, partner: Tensor) -> Tensor:
             for rank, k in enumerate(ranks(x[i, c].tolist())):
                 own = float(x[i, c, k])
                 out[i, c, k] = own + (1 - float(lam[i])) * (values[rank] - own)
-    return out
-
-
-def switched_on(domain: EFDMix, x: Tensor) -> Tensor:
-    model = nn.Identity()
-    domain.attach(model, model)
-    with domain.active():
-        out: Tensor = model(x)
     return out
 
 
@@ -84,15 +77,6 @@ def test_one_sample_stays_as_it_is_and_one_position_is_mixed() -> None:
     pooled = torch.tensor([0.0, 1.0])[:, None, None, None]
     out = switched_on(EFDMix(alpha=1.0, domains=2), pooled).flatten()
     assert ((out > 0) & (out < 1)).all()
-
-
-def test_half_precision_is_the_single_precision_result_rounded() -> None:
-    x = torch.randn(4, 3, 8, 8).bfloat16()
-    torch.manual_seed(1)
-    half = switched_on(EFDMix(alpha=1.0), x)
-    torch.manual_seed(1)
-    assert half.dtype == torch.bfloat16
-    assert torch.equal(half, switched_on(EFDMix(alpha=1.0), x.float()).bfloat16())
 
 
 def test_values_out_of_range_are_refused() -> None:

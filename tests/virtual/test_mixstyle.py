@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from mecam.virtual import MixStyle
 from mecam.virtual._draws import Draw
 from mecam.virtual.mixstyle import mix_style
+from tests.virtual.domains import switched_on
 
 EPS = 1e-6
 
@@ -31,14 +32,6 @@ def mix_by_loops(x: Tensor, lam: Tensor, partner: Tensor) -> Tensor:
             for k, value in enumerate(x[i, c].tolist()):
                 out[i, c, k] = (value - mu) / sig * (weight * sig + (1 - weight) * sig_j)
                 out[i, c, k] += weight * mu + (1 - weight) * mu_j
-    return out
-
-
-def switched_on(style: MixStyle, x: Tensor) -> Tensor:
-    model = nn.Identity()
-    style.attach(model, model)
-    with style.active():
-        out: Tensor = model(x)
     return out
 
 
@@ -147,17 +140,6 @@ def test_p_zero_changes_nothing() -> None:
     assert torch.equal(switched_on(MixStyle(p=0), x), x)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_the_single_precision_result_rounded(dtype: torch.dtype) -> None:
-    x = (torch.randn(4, 3, 8, 8) + 30).to(dtype)
-    torch.manual_seed(1)
-    half = switched_on(MixStyle(alpha=1.0), x)
-    torch.manual_seed(1)
-    single = switched_on(MixStyle(alpha=1.0), x.float())
-    assert half.dtype == dtype
-    assert torch.equal(half, single.to(dtype))
-
-
 def test_double_precision_stays_double() -> None:
     x = torch.randn(4, 3, 8, 8, dtype=torch.float64)
     torch.manual_seed(1)
@@ -167,21 +149,6 @@ def test_double_precision_stays_double() -> None:
     assert double.dtype == torch.float64
     torch.testing.assert_close(double.float(), single)
     assert not torch.equal(double, single.double())
-
-
-@pytest.mark.parametrize("shape", [(1, 3, 4, 4), (4, 3, 1, 1)])
-def test_one_sample_or_one_position_stays_as_it_is(shape: tuple[int, ...]) -> None:
-    x = torch.randn(shape)
-    assert torch.equal(switched_on(MixStyle(), x), x)
-
-
-def test_constant_channels_stay_finite_forward_and_backward() -> None:
-    x = torch.ones(4, 3, 4, 4, requires_grad=True)
-    out = switched_on(MixStyle(), x)
-    torch.autograd.backward(out.sum())
-    assert out.isfinite().all()
-    assert x.grad is not None
-    assert x.grad.isfinite().all()
 
 
 def test_channels_last_maps_keep_their_memory_format() -> None:

@@ -307,19 +307,15 @@ def shown_and_logged(total: int, finished: int, out: Path) -> Iterator[Progress]
             return Event(TASK, counts["done"], total, "runs done", ", ".join(failed + claimed))
 
         def progress(event: Event) -> None:
+            if event.kind == "elsewhere" and event.task in elsewhere:
+                return
             before = board()
-            known = event.kind == "elsewhere" and event.task in elsewhere
-            is_news = event.kind != "progress" and not known
             counts[event.kind] += 1
-            if event.kind == "elsewhere":
-                elsewhere.add(event.task)
-            elif event.kind != "warning":
-                elsewhere.discard(event.task)
-            if is_news:
+            (elsewhere.add if event.kind == "elsewhere" else elsewhere.discard)(event.task)
+            if event.kind != "progress":
                 log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {event.line()}\n")
                 log.flush()
-            if is_news or event.kind == "progress":
-                show(event)
+            show(event)
             if board() != before:
                 show(board())
 
