@@ -25,7 +25,6 @@ class Tilt(Method):
 
     name = "tilt"
     sources = 2  # it compares domains
-    compares = True
     t = Hyperparameter("weight of the largest losses", 1.0, low=0.01)
 
     def loss(self, network: Any, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:  # noqa: ARG002

@@ -40,7 +40,6 @@ class HeldOut(Method):
 
     name = "heldout"
     sources = 2
-    compares = True
 
     def __init__(self) -> None:
         self.virtual_domain = Switch()

@@ -31,7 +31,6 @@ class ADRMX(Turns):
 
     name = "adrmx"
     sources = 2
-    compares = True
     lam = Hyperparameter("weight of the adversary", 0.75)
     contrast = Hyperparameter("weight of the contrastive losses", 1.0)
     remix = Hyperparameter("weight of the remixed features' loss", 1.0)

@@ -26,7 +26,6 @@ class ANDMask(Method):
     on_features = True
     tau = Hyperparameter("agreement from which an entry counts; 1: all domains", 1.0, high=1, search=Uniform(0.5, 1))
     surgery = True
-    compares = True
 
     def mask(self, gradients: Tensor) -> Tensor:
         """Return the mask of one tensor, given the domains' gradients along the first axis."""

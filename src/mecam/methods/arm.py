@@ -25,7 +25,6 @@ class ARM(Method):
     name = "arm"
     weighted = True
     capturable = True
-    compares = True
     mates = True
 
     def build(self, network: Network, setting: Setting) -> nn.Module:

@@ -118,8 +118,6 @@ class Method(Configurable):
     images: ClassVar[int] = 1  # images per domain and step it needs at least
     surgery: ClassVar[bool] = False  # writes gradients itself, which then carry no graph
     capturable: ClassVar[bool] = False  # only tensors change between restarts, and nothing synchronizes with the device
-    # its loss is not a mean over images: under torchrun each process computes it on its own part
-    compares: ClassVar[bool] = False
     # its loss is the mean of its losses on each domain's images: some optimizers take these one by one. A subclass says
     # so itself
     by_domain: ClassVar[bool] = False

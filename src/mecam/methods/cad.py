@@ -26,7 +26,6 @@ class CAD(Method):
     weighted = True
     capturable = True
     sources = 2
-    compares = True
     lam = Hyperparameter("weight of the bottleneck", 0.1, search=Choice((1e-4, 1e-3, 1e-2, 0.1, 1, 10, 100)))
     temperature = Hyperparameter("τ", 0.1, open_low=True, search=Choice((0.05, 0.1)))
 

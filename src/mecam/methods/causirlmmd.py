@@ -27,7 +27,6 @@ class CausIRLMMD(Method):
     capturable = True
     sources = 2
     images = 2
-    compares = True
     gamma = Hyperparameter("weight of the discrepancy", 1.0, search=LogUniform(-1, 1))
 
     def draw(self, batch: Batch, generator: torch.Generator) -> Tensor:

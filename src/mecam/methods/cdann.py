@@ -20,7 +20,6 @@ class CDANN(DANN):
     """
 
     name = "cdann"
-    compares = True
     capturable = True
 
     def make_discriminator(self, features: int, setting: Setting) -> nn.Module:

@@ -23,7 +23,6 @@ class CORAL(Method):
     capturable = True
     sources = 2
     images = 2
-    compares = True
     gamma = Hyperparameter("weight of the differences", 1.0, search=LogUniform(-1, 1))
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:

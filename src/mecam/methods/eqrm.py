@@ -33,7 +33,6 @@ class EQRM(Slowed):
     capturable = True
     on_features = True
     sources = 2
-    compares = True
     share = RATE
     quantile = Hyperparameter(
         "α, the share of domains whose loss is at most q",

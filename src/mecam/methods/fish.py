@@ -38,7 +38,6 @@ class Fish(Method):
     )
     inner_lr = Hyperparameter("learning rate of the inner Adam; a recipe under SGD has the default of Adam")
     surgery = True
-    compares = True
 
     def build(self, network: Network, setting: Setting) -> Network:
         self.weight_decay = setting.weight_decay

@@ -31,7 +31,6 @@ class Fishr(Annealed):
     on_features = True
     sources = 2
     images = 2
-    compares = True
     before = 0.0
     lam = penalty_weight(1000.0, LogUniform(1, 4))
     anneal = annealing_step(1500.0, Uniform(0, 5000))

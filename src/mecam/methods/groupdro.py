@@ -26,7 +26,6 @@ class GroupDRO(Method):
     capturable = True
     on_features = True
     sources = 2
-    compares = True
     eta = Hyperparameter("how fast the weights of the domains follow their losses", 0.01, search=LogUniform(-3, -1))
 
     def build(self, network: Network, setting: Setting) -> nn.Module:

@@ -21,7 +21,6 @@ class IBERM(Annealed):
     weighted = True
     capturable = True
     images = 2
-    compares = True
     before = 0.0
     lam = penalty_weight(100.0)
     anneal = annealing_step(500.0)

@@ -25,7 +25,6 @@ class IGA(Method):
     name = "iga"
     weighted = True
     sources = 2
-    compares = True
     on_features = True
     lam = Hyperparameter("weight of the gradients' variance", 1000.0, search=LogUniform(1, 5))
 

@@ -25,7 +25,6 @@ class IRM(Annealed):
     capturable = True
     on_features = True
     images = 2
-    compares = True
     lam = penalty_weight(100.0)
     anneal = annealing_step(500.0)
 

@@ -32,7 +32,6 @@ class MDSDI(Method):
     weighted = True
     sources = 2
     surgery = True
-    compares = True
     covariance = Hyperparameter("0: the penalty as published, 1: ‖covariance matrix‖² itself", 0, high=1, integer=True)
 
     def build(self, network: Network, setting: Setting) -> nn.Module:

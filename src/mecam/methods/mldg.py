@@ -31,7 +31,6 @@ class MLDG(Method):
     meta_test = Hyperparameter("meta-test domains, at most all but one", 2, low=1, integer=True, search=Choice((1, 2)))
     sources = 2
     surgery = True
-    compares = True
 
     def build(self, network: Network, setting: Setting) -> Network:
         self.lr, self.weight_decay = setting.adam_lr, setting.weight_decay

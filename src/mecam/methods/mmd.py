@@ -23,7 +23,6 @@ class MMD(Method):
     weighted = True
     capturable = True
     sources = 2
-    compares = True
     gamma = Hyperparameter("weight of the discrepancy", 1.0, search=LogUniform(-1, 1))
 
     def loss(self, network: Network, batch: Batch, draw: Any, state: Any) -> tuple[Tensor, Any]:

@@ -21,7 +21,6 @@ class MTL(Method):
     name = "mtl"
     weighted = True
     capturable = True
-    compares = True
     mates = True
     ema = Hyperparameter(
         "share of this batch in a domain's embedding", 0.99, high=1, search=Choice((0.5, 0.9, 0.99, 1))

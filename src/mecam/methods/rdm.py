@@ -31,7 +31,6 @@ class RDM(Slowed):
     on_features = True
     sources = 2
     images = 2
-    compares = True
     share = RATE
     before = 0.0
     lam = penalty_weight(5.0, Uniform(1, 10))

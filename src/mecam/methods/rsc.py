@@ -25,7 +25,6 @@ class RSC(Method):
     weighted = True
     capturable = True
     on_features = True
-    compares = True
     feature_drop = Hyperparameter(
         "share of an image's features that is muted, one at least",
         1 / 3,

@@ -47,7 +47,6 @@ class SelfReg(Method):
     weighted = True
     capturable = True
     images = 2  # the projector's batch norm needs two images
-    compares = True
 
     def build(self, network: Network, setting: Setting) -> nn.Module:
         return Projected(network)

@@ -28,7 +28,6 @@ class Transfer(Method):
     capturable = True
     on_features = True
     sources = 2
-    compares = True
     lam = Hyperparameter("weight of the difference", 1.0, search=LogUniform(-2, 1))
     delta = Hyperparameter("δ, the radius of the ball", 2.0, search=Uniform(0.1, 3))
     k = Hyperparameter("steps of ascent", 10, low=1, integer=True, search=Choice((1, 2, 5)))

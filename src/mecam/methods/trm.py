@@ -33,7 +33,6 @@ class TRM(Method):
     capturable = True
     on_features = True
     sources = 2
-    compares = True
     lam = Hyperparameter("weight of the gradient through the heads", 1e-4, search=LogUniform(-5, 0))
     anneal = Hyperparameter(
         "steps of plain CE; scaled down in runs shorter than 5,000 steps", 200.0, search=LogUniform(0, 4)

@@ -22,7 +22,6 @@ class VREx(Annealed):
     capturable = True
     on_features = True
     sources = 2
-    compares = True
     lam = penalty_weight(10.0)
     anneal = annealing_step(500.0)
 
