@@ -15,13 +15,12 @@ import statistics
 import time
 from collections import defaultdict
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import torch
 
-from machine import heading, publish, table
+from machine import heading, parse, publish, table
 from mecam.data.open import open_data
 from mecam.methods import Batch
 from mecam.recipe import Recipe
@@ -40,7 +39,7 @@ WAYS = {
 
 
 def main() -> None:
-    options = parse()
+    options = parse(__doc__, ways=list(WAYS), threads=1, batch=32, rounds=5, burst=5)
     torch.set_num_threads(options.threads)
     rows = [[f"{name}: {part}", *cells] for name in ("adam", "sam", "mecam") for part, cells in parts(name, options)]
     facts = {
@@ -135,17 +134,6 @@ def burst(run: Run, steps: int) -> float:
     for step in range(steps):
         train_step(run, step)
     return (time.process_time() - start) / steps
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--burst", type=int, default=5)
-    parser.add_argument("--out", type=Path)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -13,18 +13,16 @@ computed as by `mecam curvature --exact` and compared with:
 
 from __future__ import annotations
 
-import argparse
 import copy
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from machine import heading, publish, table
+from machine import heading, parse, publish, table
 from mecam.analysis.objective import Objective, dot, norm
 from mecam.analysis.operators import Counted
 from mecam.analysis.spectrum import eigenpairs, eigenvalues
@@ -39,7 +37,7 @@ BATCH = 100
 
 
 def main() -> None:
-    options = parse()
+    options = parse(__doc__, backbone="resnet18", images=1000, few=200, steps=30)
     images, labels = drawn(options.images)
     some = images[: options.few], labels[: options.few]
     tiny = trained(small, images, labels, options.steps)
@@ -143,16 +141,6 @@ def drawn(count: int) -> tuple[Tensor, Tensor]:
     labels = torch.cat([torch.from_numpy(data.labels(domain)) for domain in domains])
     chosen = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))[:count]
     return evaluate_transform(pixels[chosen], Preprocessing(data.size[0])), labels[chosen]
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--backbone", default="resnet18")
-    parser.add_argument("--images", type=int, default=1000)
-    parser.add_argument("--few", type=int, default=200, help="images for the Lanczos reference")
-    parser.add_argument("--steps", type=int, default=30, help="training steps")
-    parser.add_argument("--out", type=Path)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -11,18 +11,16 @@ keeps them off the GPU.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from machine import heading, publish, table
+from machine import heading, parse, publish, table
 from mecam.methods import Batch
 from mecam.recipe import Recipe
 from mecam.training import resident
@@ -74,7 +72,21 @@ class Still:
 
 
 def main() -> None:
-    options = parse()
+    options = parse(
+        __doc__,
+        device="cpu",
+        optimizer="mecam",
+        backbone="resnet8",
+        image_size=32,
+        stored=32,
+        images=2240,
+        batch=32,
+        freeze_bn=False,
+        evaluate=False,
+        streamed=False,
+        rounds=9,
+        burst=10,
+    )
     if options.streamed:
         resident.SHARE = 0.0
     recipe = Recipe(
@@ -141,24 +153,6 @@ def burst(run: Run, feed: Feed | Still, steps: int, *, evaluated: bool = False) 
 def synchronize(run: Run) -> None:
     if run.machine.device.type == "cuda":
         torch.cuda.synchronize()
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--optimizer", default="mecam")
-    parser.add_argument("--backbone", default="resnet8")
-    parser.add_argument("--image-size", type=int, default=32)
-    parser.add_argument("--stored", type=int, default=32)
-    parser.add_argument("--images", type=int, default=2240)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--freeze-bn", action="store_true", help="freeze batch norm, as with pretrained backbones")
-    parser.add_argument("--evaluate", action="store_true", help="add bursts that end in an evaluation")
-    parser.add_argument("--streamed", action="store_true")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--burst", type=int, default=10)
-    parser.add_argument("--out", type=Path)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ its imports, is reported separately, since it happens once and not once per run.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -20,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from machine import heading, publish, table
+from machine import heading, parse, publish, table
 from mecam.benchmark import worker
 from mecam.benchmark.experiment import run_missing, shown_and_logged
 from mecam.benchmark.local import LocalEngine
@@ -51,7 +50,7 @@ worker.train = timed  # here and in the worker, which imports this file
 
 
 def main() -> None:
-    options = parse()
+    options = parse(__doc__, device="cpu", optimizer="mecam", steps=300, runs=5)
     values = {"target": "art", "optimizer": options.optimizer, "steps": options.steps}
     recipes = [Recipe(**{**values, "seed": seed}) for seed in range(options.runs)]
     with tempfile.TemporaryDirectory() as folder:
@@ -102,16 +101,6 @@ def measure(recipes: list[Recipe], out: Path, device: str) -> tuple[dict[str, fl
 
 def share(part: float, whole: float) -> str:
     return f"{100 * part / whole:.2f} %"
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--optimizer", default="mecam")
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--out", type=Path)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

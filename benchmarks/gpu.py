@@ -14,13 +14,12 @@ import argparse
 import gc
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from end_to_end import Noise, Still, synchronize
-from machine import heading, publish, table
+from machine import heading, parse, publish, table
 from mecam.methods import METHODS
 from mecam.optim import OPTIMIZERS
 from mecam.recipe import Recipe
@@ -34,7 +33,19 @@ HOW = {"steps": "the step a graph", "passes": "each pass a graph", "nothing": "f
 
 
 def main() -> None:
-    options = parse()
+    options = parse(
+        __doc__,
+        optimizers=[name for name in OPTIMIZERS if name != "adam"],
+        methods=[name for name in METHODS if name != "erm"],
+        device="cuda",
+        backbone="resnet50",
+        image_size=224,
+        stored=227,
+        images=1600,
+        batch=32,
+        rounds=3,
+        burst=10,
+    )
     data = Noise(options.images, options.stored)
     erm = build(data, options)
     warm_up(erm)
@@ -110,22 +121,6 @@ def seconds(run: Run, steps: int) -> float:
         train_step(run, step)
     synchronize(run)
     return (time.perf_counter() - start) / steps
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--optimizers", nargs="*", default=[name for name in OPTIMIZERS if name != "adam"])
-    parser.add_argument("--methods", nargs="*", default=[name for name in METHODS if name != "erm"])
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--backbone", default="resnet50")
-    parser.add_argument("--image-size", type=int, default=224)
-    parser.add_argument("--stored", type=int, default=227, help="side of stored images in pixels")
-    parser.add_argument("--images", type=int, default=1600)
-    parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--burst", type=int, default=10)
-    parser.add_argument("--out", type=Path)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

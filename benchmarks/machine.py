@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import shlex
@@ -10,6 +11,7 @@ import sys
 import time
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -24,6 +26,26 @@ def heading(title: str, device: str, facts: dict[str, str]) -> list[str]:
         **facts,
     }
     return [f"# {title}", "", f"    {command.strip()}", "", *(f"- {name}: {fact}" for name, fact in everything.items())]
+
+
+def parse(description: str | None, **defaults: Any) -> argparse.Namespace:
+    """Parse the command line: an option for each default, and --out.
+
+    The default False makes a switch. A list takes several values; of strings, only those in it.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in defaults.items():
+        option = f"--{name.replace('_', '-')}"
+        if default is False:
+            parser.add_argument(option, action="store_true")
+        elif isinstance(default, list):
+            kind = type(default[0])
+            choices = default if kind is str else None
+            parser.add_argument(option, nargs="*", type=kind, choices=choices, default=default)
+        else:
+            parser.add_argument(option, type=type(default), default=default)
+    parser.add_argument("--out", type=Path)
+    return parser.parse_args()
 
 
 def table(header: list[str], rows: list[list[str]]) -> list[str]:

@@ -7,18 +7,16 @@ reason at the start.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import os
 import re
 import time
 import warnings
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
 import torch
 
-from machine import heading, publish, table
+from machine import heading, parse, publish, table
 from mecam.averaging import AVERAGINGS
 from mecam.data.shapes import shapes
 from mecam.methods import METHODS
@@ -66,7 +64,7 @@ def attempt(combination: tuple[str, str, str]) -> str:
 
 
 def main() -> None:
-    options = parse()
+    options = parse(__doc__, methods=list(METHODS), optimizers=list(OPTIMIZERS), averagings=list(AVERAGINGS))
     start = time.monotonic()
     combinations = list(itertools.product(options.methods, options.optimizers, options.averagings))
     with ProcessPoolExecutor(os.cpu_count()) as pool:
@@ -94,15 +92,6 @@ def main() -> None:
     publish(lines, options.out)
     if failed:
         raise SystemExit(1)
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--methods", nargs="+", default=list(METHODS))
-    parser.add_argument("--optimizers", nargs="+", default=list(OPTIMIZERS))
-    parser.add_argument("--averagings", nargs="+", default=list(AVERAGINGS))
-    parser.add_argument("--out", type=Path)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

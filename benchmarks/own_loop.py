@@ -20,7 +20,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -28,7 +27,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 import mecam
-from machine import heading, publish, table
+from machine import heading, parse, publish, table
 from mecam.models import fold_frozen
 from mecam.optim import SAM, MeCAM, capture
 from mecam.virtual import MixStyle
@@ -134,7 +133,7 @@ if find_spec("pytorch_optimizer"):
 
 
 def main() -> None:
-    options = parse()
+    options = parse(__doc__, device="cuda", network="resnet50", batch=96, size=224, steps=30, ways=list(WAYS))
     failed: list[str] = []
     times = [measure(way, milliseconds, options, failed) for way in options.ways]
     facts = {
@@ -270,18 +269,6 @@ def make_step(way: Way, optimizer: str, options: argparse.Namespace) -> Callable
 def wait(device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--network", default="resnet50")
-    parser.add_argument("--batch", type=int, default=96)
-    parser.add_argument("--size", type=int, default=224)
-    parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--ways", nargs="+", choices=list(WAYS), default=list(WAYS))
-    parser.add_argument("--out", type=Path)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

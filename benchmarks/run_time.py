@@ -7,14 +7,12 @@ The run is that of `mecam train`. The script synchronizes with the GPU before an
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 from end_to_end import synchronize
-from machine import heading, publish, table
+from machine import heading, parse, publish, table
 from mecam.data.open import open_data
 from mecam.progress import Event
 from mecam.recipe import Recipe
@@ -50,7 +48,17 @@ class Clock:
 
 
 def main() -> None:
-    options = parse()
+    options = parse(
+        __doc__,
+        data="shapes",
+        target="art",
+        backbone="resnet8",
+        optimizer="mecam",
+        steps=100,
+        freeze_bn=False,
+        pretrained=False,
+        device="cpu",
+    )
     values: dict[str, Any] = {"data": options.data, "target": options.target, "optimizer": options.optimizer}
     values |= {"backbone": options.backbone, "steps": options.steps, "pretrained": options.pretrained or None}
     values |= {"freeze_bn": options.freeze_bn or None}
@@ -81,20 +89,6 @@ def main() -> None:
     }
     header = ["part", "seconds", "share"]
     publish([*heading("The time of a whole run", options.device, facts), *table(header, rows)], options.out)
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", default="shapes")
-    parser.add_argument("--target", default="art")
-    parser.add_argument("--backbone", default="resnet8")
-    parser.add_argument("--optimizer", default="mecam")
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--freeze-bn", action="store_true", help="freeze batch norm also without pretrained weights")
-    parser.add_argument("--pretrained", action="store_true")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", type=Path)
-    return parser.parse_args()
 
 
 if __name__ == "__main__":
