@@ -85,14 +85,3 @@ def test_a_later_change_of_the_callers_array_does_not_matter() -> None:
 def test_an_empty_training_part_is_refused() -> None:
     with pytest.raises(DataError, match=r"training part of source domain 1 .* is empty"):
         DomainSampler(LABELS, [PARTS[0], np.array([], dtype=int)], 32, torch.Generator())
-
-
-def test_batch_below_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="batch must be at least 1"):
-        sampler(batch=0)
-
-
-@pytest.mark.parametrize("sources", [0, 1])
-def test_labels_and_parts_go_together(sources: int) -> None:
-    with pytest.raises(ValueError, match=f"{sources} label arrays for"):
-        DomainSampler(LABELS[:sources], PARTS if sources else [], 32, torch.Generator())

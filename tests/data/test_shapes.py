@@ -109,11 +109,6 @@ def test_photos_have_a_textured_ground_and_paintings_strong_colours(data: Shapes
     assert saturation(pixels(data, "art")) > 0.3 > saturation(pixels(data, "photo")) > 0.1
 
 
-def test_per_class_below_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="per_class must be at least 1"):
-        shapes(per_class=0)
-
-
 def lens(first: float, second: float, apart: float) -> float:
     """The area that two discs have in common: two circular segments."""
     area = 0.0

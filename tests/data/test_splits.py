@@ -49,14 +49,3 @@ def test_global_randomness_is_left_alone() -> None:
     np.random.seed(0)
     split(10, trial=0, domain=0)
     assert np.random.random() == before
-
-
-@pytest.mark.parametrize("holdout", [-0.1, 1.0, float("nan")])
-def test_holdout_outside_its_range_is_refused(holdout: float) -> None:
-    with pytest.raises(ValueError, match="holdout must lie in"):
-        split(10, trial=0, domain=0, holdout=holdout)
-
-
-def test_negative_size_is_refused() -> None:
-    with pytest.raises(ValueError, match="size must not be negative"):
-        split(-1, trial=0, domain=0)

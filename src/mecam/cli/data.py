@@ -114,7 +114,9 @@ def data_pack(
     out: Annotated[Path, typer.Option(help="Store to write.")],
     mode: Annotated[Literal["auto", "decoded", "encoded"], typer.Option(help="Storage.")] = "auto",
     workers: Workers = None,
-    side: Annotated[int, typer.Option(help="Pixels per side of images that are larger, or differ in size.")] = 320,
+    side: Annotated[
+        int, typer.Option(min=1, help="Pixels per side of images that are larger or differ in size.")
+    ] = 320,
     skip_unreadable: SkipUnreadable = False,
     layout: Layout = None,
     domain_from: DomainFrom = None,

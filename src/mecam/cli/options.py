@@ -53,7 +53,7 @@ SkipUnreadable = Annotated[bool, typer.Option("--skip-unreadable", help=_help("s
 Layout = Annotated[str | None, typer.Option(help=_help("layout"))]
 DomainFrom = Annotated[str | None, typer.Option(help=_help("domain_from"))]
 AllowMissingClasses = Annotated[bool, typer.Option("--allow-missing-classes", help=_help("allow_missing_classes"))]
-Workers = Annotated[int | None, typer.Option(help="Decoding threads.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Decoding threads.")]
 WantedPrecision = Annotated[
     float | None,
     typer.Option(

@@ -44,9 +44,6 @@ class Draws:
     gray: Tensor  # (B,) bool
     vertical: Tensor  # (B,) bool, a flip of top and bottom
 
-    def __len__(self) -> int:
-        return len(self.flip)
-
     def __getitem__(self, images: slice) -> Self:
         return type(self)(*(getattr(self, field.name)[images] for field in fields(self)))
 
@@ -100,9 +97,6 @@ class Augmentation:
 
     def apply(self, images: Tensor, draws: Draws) -> Tensor:
         """Crop, flip, jitter the colours, convert to grayscale and normalize, as drawn."""
-        _check_images(images)
-        if len(images) != len(draws):
-            raise ValueError(f"{len(images)} images but draws for {len(draws)}")
         own = self.preprocessing
         out = _output(images, own.size)
         with torch.autocast(images.device.type, enabled=False):
@@ -158,7 +152,6 @@ def evaluate_transform(images: Tensor, preprocessing: Preprocessing, aspects: Te
 
     `aspects` is the width / height of the original images; None if they were not resampled for the store.
     """
-    _check_images(images)
     size, interpolation = preprocessing.size, preprocessing.interpolation
     out = _output(images, size)
     box = _whole(images, aspects, preprocessing, like=out)
@@ -327,8 +320,3 @@ def _pieces(out: Tensor) -> Iterator[slice]:
     count = len(out)
     step = max(1, PIECE // out[0].numel()) if count and out.device.type == "cpu" else max(1, count)
     return (slice(start, start + step) for start in range(0, count, step))
-
-
-def _check_images(images: Tensor) -> None:
-    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
-        raise ValueError(f"images must be uint8 (B, 3, H, W), got {images.dtype} {tuple(images.shape)}")

@@ -58,12 +58,6 @@ def pack(
         name: the data set's name; the folder's if not given.
         progress: called about ten times per second, from the calling thread.
     """
-    if mode not in ("auto", "decoded", "encoded"):
-        raise ValueError(f'mode must be "auto", "decoded" or "encoded", got {mode!r}')
-    if side < 1:
-        raise ValueError(f"side must be at least 1 pixel, got {side}")
-    if workers is not None and workers < 1:
-        raise ValueError(f"workers must be at least 1, got {workers}")
     report, threads = progress or silent, workers or available_cores()
     folder = source if isinstance(source, Scan) else scan(Path(source))
     _require_outside(Path(out), folder.source)

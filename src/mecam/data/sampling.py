@@ -33,12 +33,6 @@ class DomainSampler:
         generator: torch.Generator,
         balanced: bool = False,
     ) -> None:
-        if len(labels_per_source) != len(indices) or not len(indices):
-            raise ValueError(
-                f"{len(labels_per_source)} label arrays for {len(indices)} training parts; expected one per part"
-            )
-        if batch < 1:
-            raise ValueError(f"batch must be at least 1, got {batch!r}")
         for number, part in enumerate(indices):
             if not len(part):
                 raise DataError(

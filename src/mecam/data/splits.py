@@ -22,10 +22,6 @@ def seed_hash(*args: Any) -> int:
 
 def split(size: int, *, trial: int, domain: int, holdout: float = HOLDOUT) -> dict[Part, Indices]:
     """Shuffle range(size) by seed_hash(trial, domain); the first int(holdout * size) are held out."""
-    if not 0 <= holdout < 1:
-        raise ValueError(f"holdout must lie in [0, 1), got {holdout!r}")
-    if size < 0:
-        raise ValueError(f"size must not be negative, got {size!r}")
     # plain ints: str((np.int64(0), 0)) is another string, and another split
     order = list(range(size))
     np.random.RandomState(seed_hash(int(trial), int(domain))).shuffle(order)
