@@ -30,7 +30,7 @@ from mecam.data.domains import DataError
 from mecam.data.folder import scan
 from mecam.data.open import open_data
 from mecam.data.pack import pack
-from mecam.data.store import Store
+from mecam.data.store import Store, for_sources
 from mecam.progress import Event
 from mecam.storage.files import RunError
 from mecam.storage.publishing import leftovers
@@ -121,15 +121,15 @@ def test_the_size_of_sources_does_not_depend_on_the_target(tmp_path: Path, mode:
     save(root / "photo/cat/0000.png", random.integers(0, 256, (9, 21, 3), dtype=np.uint8))
     odd = pack(root, tmp_path / "odd", mode=mode, side=32)
     assert odd.sizes == ((12, 16), (32, 32))
-    assert usual.for_sources([0]) is usual
-    without_photo = odd.for_sources([0])
+    assert for_sources(usual, [0]) is usual
+    without_photo = for_sources(odd, [0])
     assert without_photo.size == (12, 16)
     everything = range(6)
     assert without_photo.images(0, everything).equal(usual.images(0, everything))
     assert without_photo.images(1, [3]).shape == (1, 3, 12, 16)
     assert pickle.loads(pickle.dumps(without_photo)).images(0, [1]).equal(usual.images(0, [1]))
     # together, and where the sources differ, all have the size of the squares, by one resampling of the file
-    assert odd.size == odd.for_sources([0, 1]).size == without_photo.for_sources([0, 1]).size == (32, 32)
+    assert odd.size == for_sources(odd, [0, 1]).size == for_sources(without_photo, [0, 1]).size == (32, 32)
     names = [odd.sample_name(domain, index) for domain in range(2) for index in everything]
     expected = np.stack([resample(root / name, name=name, size=(32, 32)).pixels.transpose(2, 0, 1) for name in names])
     assert np.array_equal(np.concatenate([odd.images(domain, everything) for domain in range(2)]), expected)

@@ -93,31 +93,36 @@ def decode(source: Source | Image.Image, *, name: str, max_pixels: int = MAX_PIX
     beyond 178,956,970 pixels Pillow refuses too, unless PIL.Image.MAX_IMAGE_PIXELS is raised.
     """
     with _opened(source, name, max_pixels) as image:
-        upright = _Upright.of(image)
-        pixels = np.empty((upright.height, upright.width, 3), dtype=np.uint8)
-        for top, strip in upright.strips():
-            pixels[top : top + strip.height] = np.asarray(_rgb(strip, name))
+        image.load()
+        width, height = _upright_size(image)
+        pixels = np.empty((height, width, 3), dtype=np.uint8)
+        for top, strip in _strips(image, name):
+            pixels[top : top + strip.height] = np.asarray(strip)
         return pixels
 
 
-def resample(source: Source, *, name: str, size: tuple[int, int], max_pixels: int = MAX_PIXELS) -> Resampled:
+def resample(source: Source, *, name: str, size: tuple[int, int]) -> Resampled:
     """Decode and resize to this height and width by Pillow's bilinear, antialiased filter.
 
     Pillow filters rows and columns separately, with 8 bits in between. A large image that is not upright RGB is
     filtered in strips, rows first, which may change a value by one level.
     """
     height, width = size
-    with _opened(source, name, max_pixels) as image:
-        if max(image.size) * max(size) > max_pixels // 4:  # the intermediate image between rows and columns
+    with _opened(source, name, MAX_PIXELS) as image:
+        if max(image.size) * max(size) > MAX_PIXELS // 4:  # the intermediate image between rows and columns
             raise DataError(
                 f"{name} is too thin: {image.width} x {image.height} cannot be resampled to {width} x {height} in "
                 "reasonable memory; crop the image or remove the file"
             )
-        upright = _Upright.of(image)
-        is_large = image.width * image.height > LARGE_PIXELS
-        rgb = image if upright.is_plain else _assembled(upright, width if is_large else upright.width, name)
-        resized = rgb.resize((width, height), Image.Resampling.BILINEAR)
-        return Resampled(np.asarray(resized), upright.width, upright.height)
+        image.load()
+        upright = _upright_size(image)
+        rgb = image
+        if image.mode != "RGB" or _orientation(image) != 1 or image.has_transparency_data:
+            across = width if image.width * image.height > LARGE_PIXELS else upright[0]
+            rgb = Image.new("RGB", (across, upright[1]))
+            for top, strip in _strips(image, name):
+                rgb.paste(strip.resize((across, strip.height), Image.Resampling.BILINEAR), (0, top))
+        return Resampled(np.asarray(rgb.resize((width, height), Image.Resampling.BILINEAR)), *upright)
 
 
 def measure(source: Source, *, upright_up_to: int) -> tuple[int, int]:
@@ -129,7 +134,8 @@ def measure(source: Source, *, upright_up_to: int) -> tuple[int, int]:
         width, height = image.size
         if max(image.size) > upright_up_to or image.format == "TIFF":  # Pillow rotates TIFF itself
             return height, width
-        return (width, height) if _orientation(image) in ON_ITS_SIDE else (height, width)
+        width, height = _upright_size(image)
+        return height, width
 
 
 @contextmanager
@@ -222,53 +228,25 @@ def _bomb_error(name: str, size: str, max_pixels: int) -> DataError:
     )
 
 
-@dataclass(frozen=True)
-class _Upright:
-    """A picture with its EXIF orientation applied."""
+def _strips(image: Image.Image, name: str) -> Iterator[tuple[int, Image.Image]]:
+    """Yield strips of upright rows in RGB, each with the index of its first row."""
+    orientation, (width, height) = _orientation(image), _upright_size(image)
+    rows = max(1, STRIP_PIXELS // width)
+    for top in range(0, height, rows):
+        bottom = min(top + rows, height)
+        start, end = (height - bottom, height - top) if orientation in FROM_THE_END else (top, bottom)
+        strip = image.crop((start, 0, end, width) if orientation in ON_ITS_SIDE else (0, start, width, end))
+        yield top, _rgb(strip.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else strip, name)
 
-    image: Image.Image
-    orientation: int
 
-    @classmethod
-    def of(cls, image: Image.Image) -> _Upright:
-        image.load()
-        return cls(image, _orientation(image))
-
-    @property
-    def is_plain(self) -> bool:
-        return self.image.mode == "RGB" and self.orientation == 1 and not self.image.has_transparency_data
-
-    @property
-    def width(self) -> int:
-        return self.image.height if self.orientation in ON_ITS_SIDE else self.image.width
-
-    @property
-    def height(self) -> int:
-        return self.image.width if self.orientation in ON_ITS_SIDE else self.image.height
-
-    def strips(self) -> Iterator[tuple[int, Image.Image]]:
-        """Yield strips of rows, each with the index of its first row."""
-        rows = max(1, STRIP_PIXELS // self.width)
-        for top in range(0, self.height, rows):
-            bottom = min(top + rows, self.height)
-            from_the_end = self.orientation in FROM_THE_END
-            start, end = (self.height - bottom, self.height - top) if from_the_end else (top, bottom)
-            on_its_side = self.orientation in ON_ITS_SIDE
-            strip = self.image.crop((start, 0, end, self.width) if on_its_side else (0, start, self.width, end))
-            yield top, strip.transpose(UPRIGHT[self.orientation]) if self.orientation in UPRIGHT else strip
+def _upright_size(image: Image.Image) -> tuple[int, int]:
+    """Return width and height with the EXIF orientation applied."""
+    return (image.height, image.width) if _orientation(image) in ON_ITS_SIDE else image.size
 
 
 def _orientation(image: Image.Image) -> int:
     value = image.getexif().get(ExifTags.Base.Orientation)
     return value if value in UPRIGHT else 1
-
-
-def _assembled(upright: _Upright, width: int, name: str) -> Image.Image:
-    """Convert all rows to RGB, resampled to this width."""
-    rgb = Image.new("RGB", (width, upright.height))
-    for top, strip in upright.strips():
-        rgb.paste(_rgb(strip, name).resize((width, strip.height), Image.Resampling.BILINEAR), (0, top))
-    return rgb
 
 
 def _rgb(image: Image.Image, name: str) -> Image.Image:

@@ -90,9 +90,9 @@ class Store:
         self.mode: Mode = header["mode"]
         self.domains: tuple[str, ...] = tuple(header["domains"])
         self.classes: tuple[str, ...] = tuple(header["classes"])
-        self._own_size = _size(header["size"])
-        self.size: tuple[int, int] = size or self._own_size
-        self.sizes = tuple(map(_size, header.get("sizes", [self._own_size] * len(self.domains))))  # stored, by domain
+        self.own_size = _size(header["size"])
+        self.size: tuple[int, int] = size or self.own_size
+        self.sizes = tuple(map(_size, header.get("sizes", [self.own_size] * len(self.domains))))  # stored, by domain
         for height, width in (self.size, *self.sizes):
             if min(height, width) < 1 or height * width > MAX_PIXELS:
                 raise _damage_error(self.path / HEADER, f"images of {width} x {height} pixels")
@@ -127,12 +127,6 @@ class Store:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(Store, threads=self.threads, size=self.size), (self.path,)
-
-    def for_sources(self, sources: Sequence[int]) -> Store:
-        """Return the store with images of the size of these domains, or of the header's if they differ in theirs."""
-        sizes = {self.sizes[domain] for domain in sources}
-        size = sizes.pop() if len(sizes) == 1 else self._own_size
-        return self if size == self.size else Store(self.path, threads=self.threads, size=size)
 
     def labels(self, domain: int) -> NDArray[np.int64]:
         """Return the class index of each image of the domain."""
@@ -260,8 +254,15 @@ class _Mapped:
 
 
 def for_sources(data: DomainSet, sources: Sequence[int]) -> DomainSet:
-    """Return the data as a run with these source domains reads it: the size of its images depends on them alone."""
-    return data.for_sources(sources) if isinstance(data, Store) else data
+    """Return the data as a run with these source domains reads it: the size of its images depends on them alone.
+
+    Images have the size of these domains, or that of the store's header if they differ in theirs.
+    """
+    if not isinstance(data, Store):
+        return data
+    sizes = {data.sizes[domain] for domain in sources}
+    size = sizes.pop() if len(sizes) == 1 else data.own_size
+    return data if size == data.size else Store(data.path, threads=data.threads, size=size)
 
 
 def _size(values: Sequence[Any]) -> tuple[int, int]:

@@ -27,7 +27,6 @@ class Sweep:
 
     data: str
     label: str
-    swept: list[str]
     rows: list[Swept]
     reference: int | None = None  # the row of SAM that differs in lr and the optimizer's settings alone
 
@@ -49,7 +48,7 @@ def sweeps(table: Sequence[Row], swept: Sequence[str]) -> list[Sweep]:
     for entries in drawable:
         last = table[entries[-1].row]
         label, reference = without_settings(last.key, swept).label, _reference(last.results[0].recipe, swept, table)
-        made.append(Sweep(last.key.data, label, list(swept), entries, reference))
+        made.append(Sweep(last.key.data, label, entries, reference))
     return made
 
 

@@ -123,11 +123,11 @@ class RunFolder:
 
     def write_model(self, weights: Mapping[str, Tensor], metadata: Any = None) -> None:
         """Write the selected weights. Equal weights and metadata give equal bytes: put no time and no path in it."""
-        self._write_tensors(self.model_file, weights, metadata)
+        self.writer.write(self.model_file, pack(weights, metadata))
 
     def write_predictions(self, predictions: Mapping[str, Tensor]) -> None:
         """Write the predictions for each image of the target, as columns of equal length."""
-        self._write_tensors(self.predictions_file, predictions)
+        self.writer.write(self.predictions_file, pack(predictions))
 
     def write_confidence(self, tensors: Mapping[str, Tensor], facts: Any) -> None:
         """Write how predictions of the model are judged, with a checksum of its own. The run must have finished."""
@@ -266,9 +266,6 @@ class RunFolder:
     def _expects(self, file: Path) -> bool:
         """Return whether this is a finished run that had this file."""
         return self.is_done() and file.name in self._read_done()["sha256"]
-
-    def _write_tensors(self, file: Path, tensors: Mapping[str, Tensor], metadata: Any = None) -> None:
-        self.writer.write(file, pack(tensors, metadata))
 
     def _read_tensors(self, file: Path) -> tuple[dict[str, Tensor], Any]:
         data = read_bytes(file)
