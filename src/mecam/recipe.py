@@ -37,6 +37,7 @@ DECIDING = (
     *("data", "method", "trainable", "optimizer", "base", "backbone", "weights", "pretrained"),
     *("method_settings", "optimizer_settings"),
 )
+READING = ("skip_unreadable", "layout", "domain_from", "allow_missing_classes")  # arguments of `open_data`, too
 # entries by the plain names that they have elsewhere
 ELSEWHERE = {"learningrate": "lr", "batchsize": "batch", "iterations": "steps", "model": "backbone", "dataset": "data"}
 TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", dict: "a table"}
@@ -171,8 +172,6 @@ class Recipe:
     @property
     def reading(self) -> dict[str, Any]:
         """Return the arguments of `open_data` beside the data."""
-        from mecam.data.open import READING
-
         return {name: getattr(self, name) for name in READING}
 
     @property

@@ -19,10 +19,10 @@ from mecam.benchmark.records_file import Record, add_records, read_measurements,
 from mecam.data import known
 from mecam.data.domains import DataError, HasDomains, check_several, domain_index
 from mecam.data.notes import warn_about
-from mecam.data.open import READING, locate, open_data
+from mecam.data.open import locate, open_data
 from mecam.methods import METHODS
 from mecam.progress import Event, Progress, showing, shown, silent
-from mecam.recipe import Recipe, RecipeError, assign, entry_kind, names_in, option, spelled
+from mecam.recipe import READING, Recipe, RecipeError, assign, entry_kind, names_in, option, spelled
 from mecam.runs import RunFolder
 from mecam.storage.files import make_folder, open_plain, writing
 from mecam.training.build import check_parts, check_start, starts_at_random

@@ -103,7 +103,7 @@ class Request:
 
     @staticmethod
     def _fit(recipe: Recipe) -> str:
-        from mecam.data.open import READING
+        from mecam.recipe import READING
         from mecam.report.commands import options
 
         values = {name: getattr(recipe, name) for name in ("backbone", "weights", *READING)}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from mecam.cli._app import command, data_app, warn
-from mecam.cli.options import AllowMissingClasses, DomainFrom, FolderArgument, Layout, Quiet, SkipUnreadable, Workers
+from mecam.cli.options import FolderArgument, Quiet, Workers, given, recipe_options
+from mecam.recipe import READING
 
 
 @command("mecam list", "mecam list optimizers --verbose", "mecam list profiles", "mecam list recipe", name="list")
@@ -51,15 +52,15 @@ def data_list() -> None:
     group=data_app,
     name="check",
 )
+@recipe_options("layout", "domain_from")
 def data_check(
     folder: FolderArgument,
     name: Annotated[
         str | None, typer.Option(help="Benchmark to compare with. Default: the benchmark of the folder's name.")
     ] = None,
-    layout: Layout = None,
-    domain_from: DomainFrom = None,
     workers: Workers = None,
     quiet: Quiet = False,
+    **entries: Any,
 ) -> int:
     """Count the images of a folder by domain and class, decode each, and report problems.
 
@@ -84,7 +85,7 @@ def data_check(
         same = pictures_of(store, looks=len(store) <= MOST).duplicates()
         print("\n".join([f"{folder}: {len(store)} images, all as they were packed", *same.notes(), *same.problems()]))
         return 1 if same.problems() else 0
-    images = scan(folder, layout=layout, domain_from=domain_from, allow_missing_classes=True)
+    images = scan(folder, **given(entries), allow_missing_classes=True)
     if changed := stale(images):
         print(
             f"{len(changed)} images have other content than when they were packed, and the same names, sizes and times "
@@ -109,6 +110,7 @@ def data_check(
     name="pack",
     resumes=True,
 )
+@recipe_options(*READING)
 def data_pack(
     folder: FolderArgument,
     out: Annotated[Path, typer.Option(help="Store to write.")],
@@ -117,11 +119,8 @@ def data_pack(
     side: Annotated[
         int, typer.Option(min=1, help="Pixels per side of images that are larger or differ in size.")
     ] = 320,
-    skip_unreadable: SkipUnreadable = False,
-    layout: Layout = None,
-    domain_from: DomainFrom = None,
-    allow_missing_classes: AllowMissingClasses = False,
     quiet: Quiet = False,
+    **entries: Any,
 ) -> None:
     """Decode a folder into a memory-mapped store, which --data accepts instead of the folder."""
     from mecam.data.folder import scan
@@ -129,10 +128,9 @@ def data_pack(
     from mecam.data.pack import pack
     from mecam.progress import shown
 
-    images = scan(folder, layout=layout, domain_from=domain_from, allow_missing_classes=allow_missing_classes)
+    skip = bool(entries.pop("skip_unreadable"))
+    images = scan(folder, **given(entries))
     with shown(quiet=quiet) as progress:
-        store = pack(
-            images, out, mode=mode, workers=workers, side=side, skip_unreadable=skip_unreadable, progress=progress
-        )
+        store = pack(images, out, mode=mode, workers=workers, side=side, skip_unreadable=skip, progress=progress)
     warn_about(store, warn)
     print(f"{out}: {len(store)} images")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from mecam.cli._app import command, warn
-from mecam.cli.options import AllowMissingClasses, Device, DomainFrom, Layout, Quiet, SkipUnreadable
+from mecam.cli.options import Device, Quiet, given, recipe_options
+from mecam.recipe import READING
 
 
 @command(
@@ -17,6 +18,7 @@ from mecam.cli.options import AllowMissingClasses, Device, DomainFrom, Layout, Q
     "mecam fit root --backbone lite1 --out lite1",
     resumes=True,
 )
+@recipe_options(*READING)
 def fit(
     root: Annotated[str, typer.Argument(help="A folder root/<domain>/<class>/<image>, a CSV file, store or data set.")],
     minutes: Annotated[float | None, typer.Option(help="Time budget. Default: 15 on a CPU, 30 on a GPU.")] = None,
@@ -24,12 +26,9 @@ def fit(
     backbone: Annotated[str, typer.Option(help="Pretrained network: mecam list backbones.")] = "lite0",
     weights: Annotated[str | None, typer.Option(help="Checkpoint of the backbone, in place of its own.")] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
-    skip_unreadable: SkipUnreadable = False,
-    layout: Layout = None,
-    domain_from: DomainFrom = None,
-    allow_missing_classes: AllowMissingClasses = False,
     device: Device = "auto",
     quiet: Quiet = False,
+    **entries: Any,
 ) -> int:
     """Train a model on a folder of images within a time budget.
 
@@ -46,8 +45,7 @@ def fit(
         with shown(quiet=quiet, lines=notes_and_tenths()) as progress:
             verdict = fit(
                 root, minutes=minutes, out=out, backbone=backbone, weights=weights, seed=seed, device=device,
-                skip_unreadable=skip_unreadable, layout=layout, domain_from=domain_from,
-                allow_missing_classes=allow_missing_classes, progress=progress, warn=warn,
+                progress=progress, warn=warn, **given(entries),
             )  # fmt: skip
     except Interrupted as stop:
         usable = f"; {out} is a usable model" if RunFolder(out).is_done() else ""

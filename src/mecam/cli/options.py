@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -49,10 +49,6 @@ ResultsArgument = Annotated[Path, typer.Argument(help="The --out of mecam bench.
 Split = Annotated[str, typer.Option(help="Images to use: train, validation (held-out source images) or target.")]
 Images = Annotated[int | None, typer.Option(help="Use a fixed subset of at most N images.")]
 FolderArgument = Annotated[Path, typer.Argument(help="A folder root/<domain>/<class>/<image>, or a CSV file.")]
-SkipUnreadable = Annotated[bool, typer.Option("--skip-unreadable", help=_help("skip_unreadable"))]
-Layout = Annotated[str | None, typer.Option(help=_help("layout"))]
-DomainFrom = Annotated[str | None, typer.Option(help=_help("domain_from"))]
-AllowMissingClasses = Annotated[bool, typer.Option("--allow-missing-classes", help=_help("allow_missing_classes"))]
 Workers = Annotated[int | None, typer.Option(min=1, help="Decoding threads.")]
 WantedPrecision = Annotated[
     float | None,
@@ -92,20 +88,28 @@ def _meant(name: str) -> list[str]:
     ]
 
 
-def recipe_options(*, lists: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add an option for every entry of a recipe to a command, after its argument. It gets them as `**entries`.
+def recipe_options(*names: str, lists: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add an option for each of these entries of a recipe to a command; by default for all, after its argument.
 
-    With `lists`, an option takes several values, with commas between them; a comma in a value is written ``\\,``.
+    The command gets them as `**entries`. With `lists`, an option takes several values, with commas between them; a
+    comma in a value is written ``\\,``.
     """
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
         argument, *others, _entries = inspect.signature(function, eval_str=True).parameters.values()
-        options = [_option(name, lists) for name in Recipe.__dataclass_fields__ if entry_kind(name).type is not dict]
-        own = (parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in others)
-        function.__signature__ = inspect.Signature([argument, *options, *own])  # type: ignore[attr-defined]
+        among = names or [name for name in Recipe.__dataclass_fields__ if entry_kind(name).type is not dict]
+        options = [_option(name, lists) for name in among]
+        own = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in others]
+        parameters = [argument, *own, *options] if names else [argument, *options, *own]
+        function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         return function
 
     return add
+
+
+def given(entries: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries that were given on the command line."""
+    return {name: value for name, value in entries.items() if value is not None}
 
 
 def _option(name: str, lists: bool) -> Parameter:

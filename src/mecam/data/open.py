@@ -21,7 +21,6 @@ from mecam.storage.publishing import sweep
 
 SHAPES = "shapes"
 NAMES = (SHAPES, *KNOWN)
-READING = ("skip_unreadable", "layout", "domain_from", "allow_missing_classes")  # arguments, and entries of a recipe
 CACHE, ROOT = "MECAM_CACHE", "MECAM_DATA"
 
 

@@ -6,10 +6,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mecam.data.open import READING
 from mecam.defaults import PROTOCOL
 from mecam.models.registry import find as find_backbone
-from mecam.recipe import Recipe, RecipeError
+from mecam.recipe import READING, Recipe, RecipeError
 from mecam.runs import RunError, write_atomic
 from mecam.storage.checksums import read_sealed, seal
 from mecam.storage.files import Write
