@@ -321,4 +321,4 @@ def test_evaluations_by_cudnn_are_as_exact_as_bf16_allows(kernel: int, summed: b
             cudnn = conv_bn(inputs[0], folded[0], folded[1], RELU, inputs[1])
     assert not torch.equal(cudnn, ours)
     errors = [float((out.detach().double().cpu() - expected).norm() / expected.norm()) for out in (cudnn, ours)]
-    assert errors[0] < 1.2 * errors[1] < 0.01
+    assert errors[0] < 1.6 * errors[1] < 0.01

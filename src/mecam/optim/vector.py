@@ -264,7 +264,7 @@ def is_finite(v: Vector) -> Tensor:
         return torch.ones((), dtype=torch.bool, device="cpu")
 
     def broken(block: list[Tensor]) -> Tensor:
-        if block[0].is_cuda:  # in place, and a product with 1 changes nothing
+        if block[0].is_cuda and block[0].dtype != torch.bfloat16:  # in place, and a product with 1 changes nothing
             found, one = (make((), device=block[0].device) for make in (torch.zeros, torch.ones))
             torch._amp_foreach_non_finite_check_and_unscale_(block, found, one)
             return found
