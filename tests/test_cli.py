@@ -459,11 +459,11 @@ def test_training_begins_with_what_there_is(images: Path, tmp_path: Path) -> Non
     counts = f"{data}: 3 domains, 2 classes, {len(DOMAINS) * 2 * EACH} images"
     assert counts in mecam(*words, "--out", str(tmp_path / "clean")).stderr.splitlines()
     (data / "lab" / "red" / "notes.txt").touch()
-    note = "note: 'lab/red': not images, ignored: 'notes.txt'"
-    assert f"{counts}; {note}" in mecam(*words, "--out", str(tmp_path / "one")).stderr.splitlines()
+    note = "'lab/red': not images, ignored: 'notes.txt'"
+    assert f"{data}: {note}" in mecam(*words, "--out", str(tmp_path / "one")).stderr.splitlines()
     (data / "lab" / "green").mkdir()
     two = mecam(*words, "--out", str(tmp_path / "two")).stderr.splitlines()
-    assert f"{counts}; {note}, and 1 more: mecam data check {data}" in two
+    assert f"{data}: {note}, and 1 more: mecam data check {data}" in two
 
 
 def test_data_check_of_a_folder_of_ones_own(images: Path, tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from mecam.columns import visible
 
 if TYPE_CHECKING:
     from mecam.data.domains import DomainSet
-    from mecam.data.scan import Scan
     from mecam.recipe import Recipe
     from mecam.runs import RunFolder
 
@@ -84,11 +83,10 @@ def _train(request: Request, *, device: str, dry_run: bool, tensorboard: bool, q
         return 0
     if not folder.run_file.exists():
         check_start(recipe)
-    folders: list[Scan] = []
     with shown(quiet=quiet or not first) as progress:
-        data = open_data(recipe.data, **recipe.reading, progress=progress, scanned=folders.append)
+        data = open_data(recipe.data, **recipe.reading, progress=progress)
     if first and not quiet and recipe.data != SHAPES:
-        print(visible(f"{recipe.data}: {counts(data)}{''.join(map(_ignored, folders))}"), file=sys.stderr)
+        print(visible(f"{recipe.data}: {counts(data)}"), file=sys.stderr)
         if starts_at_random(recipe):
             print(f"{recipe.backbone}: random initial weights", file=sys.stderr)
     if first:
@@ -158,10 +156,3 @@ def _check_alone(out: Path, recipe: Recipe | None) -> None:
             f"{out} already holds another run, {others[0]}; give another --out, or run that run's command again to "
             "resume it"
         )
-
-
-def _ignored(scan: Scan) -> str:
-    """Return the first thing in the folder that is not used, and where to see the rest."""
-    notes = scan.ignored
-    more = f", and {len(notes) - 1} more: mecam data check {scan.source}" if len(notes) > 1 else ""
-    return f"; note: {notes[0]}{more}" if notes else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mecam.data import cached, known, shapes, used
@@ -15,7 +15,7 @@ from mecam.data.scan import Scan
 from mecam.data.store import Store, is_store
 from mecam.data.table import SUFFIXES, is_table
 from mecam.near import hint, plain
-from mecam.progress import Progress
+from mecam.progress import Event, Progress
 from mecam.storage.files import RunError
 from mecam.storage.publishing import sweep
 
@@ -33,7 +33,6 @@ def open_data(
     domain_from: str | None = None,
     allow_missing_classes: bool = False,
     progress: Progress | None = None,
-    scanned: Callable[[Scan], None] | None = None,
 ) -> DomainSet:
     """Open the data set of this name or at this path.
 
@@ -44,9 +43,9 @@ def open_data(
 
     Args:
         cache: folder of packed data; default: $MECAM_CACHE or ~/.cache/mecam.
-        skip_unreadable, progress: as in `pack`.
+        skip_unreadable: as in `pack`.
+        progress: as in `pack`; also gets a warning of what is ignored in a folder.
         layout, domain_from, allow_missing_classes: as in `mecam.data.folder.scan`.
-        scanned: called with the scan of a folder.
     """
     given = {"layout": layout, "domain_from": domain_from}
     if str(name_or_path) == SHAPES:
@@ -58,8 +57,8 @@ def open_data(
         _refuse(given, f"{path} is a store, whose domains are fixed; give this option to mecam data pack")
         return _noted(cache, path, Store(path))
     images = scan(path, layout=layout, domain_from=domain_from, allow_missing_classes=allow_missing_classes)
-    if scanned is not None:
-        scanned(images)
+    if progress is not None and images.ignored:
+        progress(Event(str(name_or_path), text=_first(images), kind="warning"))
     name = name or images.name
     found = cached.find(images, _place(cache, name, images))
     try:
@@ -80,6 +79,12 @@ def open_data(
 def _noted(cache: Path, path: Path, store: Store) -> Store:
     used.note(cache, path, store.fingerprint)
     return store
+
+
+def _first(images: Scan) -> str:
+    """Return the first thing in a folder that is ignored, and where to see the rest."""
+    first, *others = images.ignored
+    return f"{first}, and {len(others)} more: mecam data check {images.source}" if others else first
 
 
 def _refuse(given: Mapping[str, str | None], why: str) -> None:

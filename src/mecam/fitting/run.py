@@ -26,7 +26,6 @@ from statistics import fmean
 from mecam.data.domains import DomainSet, check_several, most_frequent
 from mecam.data.notes import counts, notes_on
 from mecam.data.open import open_data
-from mecam.data.scan import Scan
 from mecam.fitting.confidence import estimate
 from mecam.fitting.plan import Plan, begin, check_backbone
 from mecam.fitting.tuning import FEWEST, Rates, batch_on, least_seconds_per_step, settings
@@ -287,10 +286,9 @@ def _exported(out: Path) -> str | None:
 
 def _open(plan: Plan, progress: Progress) -> DomainSet:
     """Open the data set, which packs a folder on first use, and note what is in it."""
-    scans: list[Scan] = []
-    data = open_data(plan.data, **plan.probe(None).reading, progress=progress, scanned=scans.append)
+    data = open_data(plan.data, **plan.probe(None).reading, progress=progress)
     check_several(data)
     progress(Event(NOTE, text=f"{plan.data}: {counts(data)}", kind="warning"))
-    for line in (*(line for scan in scans for line in scan.ignored), *notes_on(data)):
+    for line in notes_on(data):
         progress(Event(NOTE, text=line, kind="warning"))
     return data
