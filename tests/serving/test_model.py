@@ -19,8 +19,8 @@ from mecam.data import decode as decoding
 from mecam.data.domains import DataError
 from mecam.data.open import open_data
 from mecam.recipe import Recipe
-from mecam.runs import RunFolder
-from mecam.serving import TrainedModel, find_images, find_run, load_model
+from mecam.runs import RunFolder, find_run
+from mecam.serving import TrainedModel, find_images, load_model
 from mecam.serving import model as serving_model
 from mecam.serving import pictures as serving_pictures
 from mecam.training import train

@@ -167,7 +167,7 @@ def rerun(
     """Train a run's recipe again and compare every byte. The exit code is 1 if anything differs."""
     from tempfile import TemporaryDirectory
 
-    from mecam.serving import find_run
+    from mecam.runs import find_run
     from mecam.training.rerun import rerun
 
     with TemporaryDirectory(prefix="mecam-") as scratch:

@@ -27,8 +27,6 @@ from mecam.data.scan import Scan
 from mecam.data.store import Mode, Skipped, Store, available_cores
 from mecam.progress import Progress, silent
 
-__all__ = ["PIXEL_LIMIT", "SIDE", "inspect", "listing_digest", "pack"]
-
 SIDE = 320  # pixels per side where images differ in size or are larger
 PIXEL_LIMIT = 8 << 30  # bytes of pixels above which "auto" stores the files' own bytes
 IMAGES_AT_ONCE = 512

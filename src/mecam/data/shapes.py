@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache, cached_property
 
 import numpy as np
@@ -17,18 +16,19 @@ from mecam.data._styles import SIZE, STYLES, Draws, render
 from mecam.data.splits import seed_hash
 
 
-@dataclass(frozen=True, eq=False)
 class ShapesSet:
-    """The data set `shapes` in memory; the images of a domain are sorted by class."""
-
-    seed: int
-    per_class: int
-    pixels: tuple[NDArray[np.uint8], ...]  # (7 * per_class, 3, 32, 32) per domain
+    """The data set `shapes`: 4 domains x 7 classes x `per_class` images of 32 pixels, sorted by class."""
 
     name = "shapes"
     domains = tuple(sorted(STYLES))
     classes = tuple(sorted(OUTLINES))
     size = (SIZE, SIZE)
+
+    def __init__(self, seed: int = 0, per_class: int = 80) -> None:
+        self.per_class = per_class
+        self.pixels = [  # (7 * per_class, 3, 32, 32) per domain
+            np.concatenate([_draw(seed, per_class, style, shape) for shape in self.classes]) for style in self.domains
+        ]
 
     def labels(self, domain: int) -> NDArray[np.int64]:
         return np.arange(len(self.pixels[domain])) // self.per_class
@@ -51,19 +51,11 @@ class ShapesSet:
         return digest.hexdigest()
 
 
+def _draw(seed: int, count: int, style: str, shape: str) -> NDArray[np.uint8]:
+    return render(Draws(seed_hash("shapes", seed, style, shape), count), STYLES[style], OUTLINES[shape])
+
+
 @cache
 def shapes(seed: int = 0, per_class: int = 80) -> ShapesSet:
-    """Draw 4 domains x 7 classes x `per_class` images of 32 pixels, once per process."""
-    return ShapesSet(
-        seed,
-        per_class,
-        tuple(
-            np.concatenate(
-                [
-                    render(Draws(seed_hash("shapes", seed, style, shape), per_class), STYLES[style], OUTLINES[shape])
-                    for shape in ShapesSet.classes
-                ]
-            )
-            for style in ShapesSet.domains
-        ),
-    )
+    """Return the data set, which is drawn once per process."""
+    return ShapesSet(seed, per_class)

@@ -1,6 +1,5 @@
 """Use a trained model: predict images, evaluate it on labelled ones, and export it for other programs."""
 
-from mecam.runs import find_run
 from mecam.serving.confidence import Confidence, Together
 from mecam.serving.ensemble import load_ensemble
 from mecam.serving.evaluate import evaluate
@@ -20,7 +19,6 @@ __all__ = [
     "evaluate",
     "export",
     "find_images",
-    "find_run",
     "load_ensemble",
     "load_model",
     "writer",
