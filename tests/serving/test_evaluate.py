@@ -27,7 +27,6 @@ from mecam.recipe import Recipe
 from mecam.runs import RunError
 from mecam.serving import Evaluation, TrainedModel, find_images, load_model
 from mecam.serving.evaluation import summarize
-from mecam.serving.labelled import Labelled
 from mecam.serving.page import LISTED, Mistakes, evaluation_page, wrong_images
 from mecam.serving.tally import Tally, wilson
 from mecam.splits import mean_interval
@@ -190,7 +189,7 @@ def test_of_many_classes_confusions_are_listed() -> None:
     tally, mistakes = Tally(40), Mistakes(names)
     for number in range(LISTED + 5):
         tally.add(3, 7, 0.5)
-        mistakes.add(Labelled(Path(f"{number}.png"), 3), 7, number / 1000)
+        mistakes.add(3, 7, number / 1000, Path(f"{number}.png"))
     tally.add(1, 1, 0.9)
     found = summarize(names, {"": tally}, unreadable=(), ignored=(), stopped=None)
     assert str(found).splitlines()[-1].split() == ["class", "<3>", "class", "<7>", str(LISTED + 5)]
@@ -205,9 +204,9 @@ def test_pictures_go_to_every_confusion_and_are_counted(monkeypatch: pytest.Monk
     monkeypatch.setattr("mecam.serving.page.PICTURES", 3)
     mistakes = Mistakes(["a", "b"])
     for number in range(4):
-        mistakes.add(Labelled(Path(f"{number}.png"), 0), 1, number / 10)
-    mistakes.add(Labelled(Path("other.png"), 1), 0, 0.1)
-    _heading, first, second, note = wrong_images(mistakes, lambda _: "AAAA", lambda one: one.image.name, "")
+        mistakes.add(0, 1, number / 10, Path(f"{number}.png"))
+    mistakes.add(1, 0, 0.1, Path("other.png"))
+    _heading, first, second, note = wrong_images(mistakes, lambda _: "AAAA", lambda image: image.name, "")
     assert (first.count("<img"), second.count("<img")) == (2, 1)
     assert first.index("<img") < first.index("3.png")
     assert note == "<p>3 of 5 wrong images have a picture on this page.</p>"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from mecam.data.domains import DomainSet
 from mecam.report.curves import short
 from mecam.runs import RunFolder
+from mecam.serving.evaluation import PAIRS, WHOLE
 from mecam.serving.pictures import thumbnail
 from mecam.serving.tally import Tally
 
@@ -19,10 +20,8 @@ BYTES = 6_000_000  # limit for all thumbnails, in base64: a page of a thousand r
 CLASSES = 7  # shown per domain
 MISTAKES = 400  # listed per run, the most confident ones
 FIRST = 8  # of them, shown before a confusion is chosen
-WHOLE = 24  # classes up to which the whole confusion matrix is shown
 COLUMNS = ("domain", "index", "label", "predicted", "confidence")
 MOST_CLASSES = 10_000  # without names
-PAIRS = 30  # most frequent confusions shown instead
 
 
 class Thumbnails:
@@ -75,7 +74,7 @@ def predictions(folder: RunFolder, data: DomainSet | None) -> Predictions | None
     if not columns:
         return None
     labels, predicted, confidence = columns["label"], columns["predicted"], columns["confidence"]
-    classes = class_names(folder, data, [*labels.tolist(), *predicted.tolist()])
+    classes = class_names(folder, data, columns)
     tally = Tally(len(classes))
     tally.add(labels, predicted, confidence)
     whole = len(classes) <= WHOLE
@@ -86,7 +85,7 @@ def predictions(folder: RunFolder, data: DomainSet | None) -> Predictions | None
     places = [(int(columns["domain"][place]), int(columns["index"][place])) for place in listed]
     mistakes = [
         {
-            "name": f"image {index}" if data is None else data.sample_name(domain, index),
+            "name": image_name(data, domain, index),
             "label": int(labels[place]),
             "predicted": int(predicted[place]),
             "confidence": short(float(confidence[place])),
@@ -130,16 +129,22 @@ def illustrate(runs: Sequence[Predictions], thumbnails: Thumbnails) -> None:
                 mistake["image"] = None if run.data is None else thumbnails.add(run.data, *place)
 
 
-def class_names(folder: RunFolder, data: DomainSet | None, labels: Sequence[int]) -> list[str]:
+def image_name(data: DomainSet | None, domain: int, index: int) -> str:
+    """Return the name of an image; its number if the data are not here."""
+    return f"image {index}" if data is None else data.sample_name(domain, index)
+
+
+def class_names(folder: RunFolder, data: DomainSet | None, columns: Mapping[str, NDArray[Any]]) -> list[str]:
     """Return the names of the classes: the data's, or those stored with the weights, or numbers."""
+    most = int(max(columns["label"].max(), columns["predicted"].max()))
     if data is not None:
         classes = list(data.classes)
     else:
         facts = folder.read_model()[1] if folder.model_file.exists() else None
         names = facts.get("classes") if isinstance(facts, dict) else None
         classes = [str(name) for name in names] if isinstance(names, list) else []
-        classes = classes or [f"class {n}" for n in range(min(max(labels), MOST_CLASSES) + 1)]
-    if max(labels) >= len(classes):
+        classes = classes or [f"class {n}" for n in range(min(most, MOST_CLASSES) + 1)]
+    if most >= len(classes):
         raise ValueError(f"{folder.predictions_file} has labels above the {len(classes)} classes")
     return classes
 

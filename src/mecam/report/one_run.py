@@ -11,11 +11,10 @@ from mecam.data.domains import DomainSet
 from mecam.recipe import Recipe, recipe_of
 from mecam.report.commands import command, toml
 from mecam.report.curves import Number, curve
-from mecam.report.images import class_names, picture, read_columns
+from mecam.report.images import COLUMNS, class_names, image_name, picture, read_columns
 from mecam.runs import RunError, RunFolder, runs_in
 from mecam.runs.summary import accuracies, parts, time_taken
 from mecam.serving.chart import calibration_plot
-from mecam.serving.labelled import Labelled
 from mecam.serving.page import Mistakes, confusion, document, table, wrong_images
 from mecam.serving.tally import Tally
 from mecam.serving.weights import where
@@ -56,12 +55,11 @@ def one_run_page(folder: RunFolder, *, data: Path | str | None = None) -> tuple[
     splits = chosen["splits"] if result is None else result["splits"]
     mistakes = [] if result is None else _mistakes(folder, recipe, notes, data)
     weights = "averaged" if selected is None else f"of step {selected} of {recipe.steps}"
-    facts = [*accuracies(splits, recipe.target), *_scored(splits, recipe.target), ("weights", weights)]
-    facts += [*parts(recipe.to_dict()), *time_taken(folder), ("run", folder.path.name)]
+    facts = [*accuracies(splits, recipe.target), ("weights", weights), *parts(recipe.to_dict()), *time_taken(folder)]
     page = [
         *_verdict(folder),
         *(f'<p class="note">{escape(note)}</p>' for note in notes),
-        table([("", ""), *facts], text=(1,)),
+        table([("", ""), *facts, ("run", folder.path.name)], text=(1,)),
         "<h2>Domains</h2>",
         table(_split_rows(splits, recipe.target)),
     ]
@@ -91,17 +89,6 @@ def _progress(folder: RunFolder, records: Sequence[Mapping[str, Any]]) -> tuple[
     return state["step"], last if best is None else best
 
 
-def _scored(splits: Mapping[str, Any], target: str | None) -> list[tuple[str, str]]:
-    """Return how many images of the unseen domain are scored, if not all."""
-    if target is None:
-        return []
-    scored, rest = (splits.get(str(Split(target, part)), {}).get("images", 0) for part in Part)
-    if not scored or not rest:
-        return []
-    share = f"{100 * scored / (scored + rest):.0f} %"
-    return [(f"images of {target} that are scored", f"{scored:,} of {scored + rest:,}, {share}")]
-
-
 def _split_rows(splits: Mapping[str, Any], target: str | None) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("domain", "part", "images", "accuracy", "balanced accuracy", "calibration error")]
     for name, metrics in splits.items():
@@ -114,34 +101,28 @@ def _split_rows(splits: Mapping[str, Any], target: str | None) -> list[tuple[str
 
 def _mistakes(folder: RunFolder, recipe: Recipe, notes: list[str], given: Path | str | None) -> list[str]:
     """Return the confusions of the unseen domain, or of the held-out images, and the wrong images."""
-    columns = {name: column.tolist() for name, column in read_columns(folder).items()}
+    columns = read_columns(folder)
     if not columns:
         return []
     data = _data(folder, recipe, notes, given)
-    classes = class_names(folder, data, [*columns["label"], *columns["predicted"]])
-    mistakes, places = Mistakes(classes), {}
-    for place, (label, predicted) in enumerate(zip(columns["label"], columns["predicted"], strict=True)):
-        if label != predicted:
-            domain, index = columns["domain"][place], columns["index"][place]
-            name = f"image {index}" if data is None else data.sample_name(domain, index)
-            one = Labelled(Path(name), label, str(domain))
-            places[one] = (domain, index)
-            mistakes.add(one, predicted, columns["confidence"][place])
-
-    def shown(one: Labelled) -> str | None:
-        return None if data is None else picture(data, *places[one])
-
-    tally = Tally(len(classes))
+    classes = class_names(folder, data, columns)
+    tally, mistakes = Tally(len(classes)), Mistakes(classes)
     tally.add(columns["label"], columns["predicted"], columns["confidence"])
-    what = "held-out images of all domains" if recipe.target is None else f"{recipe.target}, unseen"
+    for domain, index, label, predicted, confidence in zip(*(columns[name].tolist() for name in COLUMNS), strict=True):
+        if label != predicted:
+            mistakes.add(label, predicted, confidence, (domain, index))
+
+    def shown(place: tuple[int, int]) -> str | None:
+        return None if data is None else picture(data, *place)
+
+    what = escape("held-out images of all domains" if recipe.target is None else f"{recipe.target}, unseen")
+    elsewhere = "mecam evaluate with --wrong lists those of a folder"
     return [
-        f"<h2>Calibration: {escape(what)}</h2>",
+        f"<h2>Calibration: {what}</h2>",
         calibration_plot(tally.bins),
-        f'<h2 id="confusion">Confusion: {escape(what)}</h2>',
-        confusion(classes, tally.confusion.tolist(), mistakes),
-        *wrong_images(
-            mistakes, shown, lambda one: escape(str(one.image)), "mecam evaluate with --wrong lists those of a folder"
-        ),
+        f'<h2 id="confusion">Confusion: {what}</h2>',
+        confusion(tally.confusion.tolist(), mistakes),
+        *wrong_images(mistakes, shown, lambda place: escape(image_name(data, *place)), elsewhere),
     ]
 
 

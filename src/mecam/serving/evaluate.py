@@ -72,7 +72,7 @@ def evaluate(
             if predicted != one.label:
                 write(one, prediction)
                 if out is not None:
-                    mistakes.add(one, predicted, prediction.probability)
+                    mistakes.add(one.label, predicted, prediction.probability, one.image)
     if not tallies:
         raise DataError(f"none of the {len(images):,} images of {folder} can be read: {unreadable[0]}")
     evaluation = summarize(model.classes, tallies, unreadable=unreadable, ignored=ignored, stopped=model.stopped)

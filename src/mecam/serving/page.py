@@ -8,13 +8,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from mecam import __version__
 from mecam.data.domains import DataError
 from mecam.serving.chart import calibration_plot
 from mecam.serving.evaluation import PAIRS, WHOLE, Evaluation
-from mecam.serving.labelled import Labelled
 from mecam.serving.pictures import pixels_of, thumbnail
 
 LISTED = 100  # wrong images listed per confusion, the most confident first
@@ -66,19 +66,19 @@ class Mistakes:
     def __init__(self, classes: Sequence[str]) -> None:
         self.classes = classes
         self.counts: dict[tuple[int, int], int] = defaultdict(int)
-        self._kept: dict[tuple[int, int], list[tuple[float, int, str, Labelled]]] = defaultdict(list)
+        self._kept: dict[tuple[int, int], list[tuple[float, int, Any]]] = defaultdict(list)
 
-    def add(self, one: Labelled, predicted: int, confidence: float) -> None:
+    def add(self, label: int, predicted: int, confidence: float, image: Any) -> None:
         """Count a wrong image."""
-        pair = one.label, predicted
+        pair = label, predicted
         self.counts[pair] += 1
-        entry = confidence, -self.counts[pair], str(one.image), one
+        entry = confidence, -self.counts[pair], image  # no two entries of a pair have the same count
         kept = self._kept[pair]
         (heapq.heappush if len(kept) < LISTED else heapq.heappushpop)(kept, entry)
 
-    def kept(self, pair: tuple[int, int]) -> list[tuple[float, Labelled]]:
+    def kept(self, pair: tuple[int, int]) -> list[tuple[float, Any]]:
         """Return confidence and image of those kept, the most confident first."""
-        return [(confidence, one) for confidence, *_, one in sorted(self._kept[pair], reverse=True)]
+        return [(confidence, image) for confidence, _, image in sorted(self._kept[pair], reverse=True)]
 
 
 def evaluation_page(evaluation: Evaluation, mistakes: Mistakes, source: Path, file: Path) -> str:
@@ -89,11 +89,10 @@ def evaluation_page(evaluation: Evaluation, mistakes: Mistakes, source: Path, fi
     parts += [f'<p class="note">{escape(line[0].upper() + line[1:])}.</p>' for line in evaluation.warnings()]
     if len(evaluation.domains) > 1:
         parts += ["<h2>Domains</h2>", table(evaluation.domain_rows())]
-    names = [one.name for one in evaluation.classes]
     parts += ["<h2>Calibration</h2>", calibration_plot(evaluation.calibration)]
     parts += ["<h2>Classes</h2>", table(evaluation.class_rows()), '<h2 id="confusion">Confusion</h2>']
-    parts.append(confusion(names, evaluation.confusion, mistakes))
-    parts += wrong_images(mistakes, _picture, lambda one: _link(one.image, file), "mecam evaluate --wrong lists all")
+    parts.append(confusion(evaluation.confusion, mistakes))
+    parts += wrong_images(mistakes, _picture, lambda image: _link(image, file), "mecam evaluate --wrong lists all")
     for title, lines in (("Images that cannot be read", evaluation.unreadable), ("Ignored", evaluation.ignored)):
         if lines:
             parts.append(f"<h2>{title}</h2><ul>{''.join(f'<li>{escape(line)}</li>' for line in lines[:LISTED])}</ul>")
@@ -127,8 +126,9 @@ def table(rows: Sequence[Sequence[str]], *, text: Sequence[int] = ()) -> str:
     return _scrolled(head if any(head) else (), cells)
 
 
-def confusion(names: Sequence[str], counts: Sequence[Sequence[int]], mistakes: Mistakes) -> str:
+def confusion(counts: Sequence[Sequence[int]], mistakes: Mistakes) -> str:
     """Return the confusion matrix, or the most frequent confusions of many classes, linked to their images."""
+    names = mistakes.classes
 
     def cell(label: int, predicted: int) -> str:
         count, pair = f"{counts[label][predicted]:,}", (label, predicted)
@@ -159,7 +159,7 @@ def confusion(names: Sequence[str], counts: Sequence[Sequence[int]], mistakes: M
 
 
 def wrong_images(
-    mistakes: Mistakes, picture: Callable[[Labelled], str | None], name: Callable[[Labelled], str], where: str
+    mistakes: Mistakes, picture: Callable[[Any], str | None], name: Callable[[Any], str], where: str
 ) -> Iterator[str]:
     """Yield a section per confusion, the most frequent first. The most confident mistakes of each have pictures.
 
@@ -176,11 +176,11 @@ def wrong_images(
     for pair, count in sorted(mistakes.counts.items(), key=lambda item: (-item[1], item[0])):
         label, predicted = (escape(mistakes.classes[place]) for place in pair)
         lines = []
-        for place, (confidence, one) in enumerate(mistakes.kept(pair)):
-            image = picture(one) if (place, pair) in pictured and left > 0 else None
-            embedded = "" if image is None else f'<img src="data:image/jpeg;base64,{image}" alt="">'
-            left, shown = left - len(image or ""), shown + (image is not None)
-            lines.append(f"<li>{embedded}<span>{100 * confidence:.1f} %: {name(one)}</span></li>")
+        for place, (confidence, image) in enumerate(mistakes.kept(pair)):
+            small = picture(image) if (place, pair) in pictured and left > 0 else None
+            embedded = "" if small is None else f'<img src="data:image/jpeg;base64,{small}" alt="">'
+            left, shown = left - len(small or ""), shown + (small is not None)
+            lines.append(f"<li>{embedded}<span>{100 * confidence:.1f} %: {name(image)}</span></li>")
         more = f"<p>and {count - len(lines):,} more; {escape(where)}</p>" if count > len(lines) else ""
         yield (
             f'<section id="{_anchor(pair)}"><h3>{label}, predicted as {predicted}: {count:,}</h3>'
@@ -192,10 +192,10 @@ def wrong_images(
         yield f"<p>{shown:,} of {total:,} wrong images have a picture on this page.</p>"
 
 
-def _picture(one: Labelled) -> str | None:
+def _picture(image: Path) -> str | None:
     """Return the thumbnail of a file; None if it is gone."""
     try:
-        return thumbnail(pixels_of(one.image))
+        return thumbnail(pixels_of(image))
     except DataError:
         return None
 
