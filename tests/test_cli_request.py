@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 import mecam
 import mecam.training
 from mecam.cli import app
-from mecam.cli._request import Request
+from mecam.cli.train import Request
 from mecam.progress import Event
 from mecam.runs import RunFolder
 from mecam.training import sizing
@@ -151,7 +151,7 @@ def test_the_mecam_fit_that_is_suggested_reads_the_folder_in_the_same_way() -> N
 def test_a_long_run_whose_length_was_not_asked_for_starts_after_a_question(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mecam.cli._request._at_terminal", lambda: True)
+    monkeypatch.setattr("mecam.cli.train._at_terminal", lambda: True)
     command = [*words, "--out", str(tmp_path)]
     no = mecam_(*command, answer="n\n")
     assert no.exit_code == 1
@@ -165,7 +165,7 @@ def test_a_long_run_whose_length_was_not_asked_for_starts_after_a_question(
         assert ("Start this run?" in yes.stderr) == asks
     again = mecam_(*words, "--seed", "1", "--out", str(tmp_path / "--seed"))
     assert (again.exit_code, "Start this run?" in again.stderr) == (143, False), "a resumed run was asked about before"
-    monkeypatch.setattr("mecam.cli._request._at_terminal", lambda: False)
+    monkeypatch.setattr("mecam.cli.train._at_terminal", lambda: False)
     off = mecam_(*words, "--seed", "2", "--out", str(tmp_path / "off"))
     assert (off.exit_code, "Cheaper:" in off.stderr, "Start this run?" in off.stderr) == (143, True, False)
 

@@ -171,7 +171,7 @@ class RunFolder:
 
     def read_records(self) -> list[dict[str, Any]]:
         """Return the records so far, without a last line that a kill cut off."""
-        if self._expects(self.records_file):
+        if self.is_done():
             self._verify(self.records_file)
         return records.read(self.records_file)
 
@@ -206,8 +206,9 @@ class RunFolder:
 
     def read_predictions(self) -> dict[str, Tensor]:
         """Return the predictions, nothing for a run without them."""
-        exists = self.predictions_file.exists() or self._expects(self.predictions_file)
-        return self._read_tensors(self.predictions_file)[0] if exists else {}
+        file = self.predictions_file
+        exists = file.exists() or (self.is_done() and file.name in self._read_done()["sha256"])
+        return self._read_tensors(file)[0] if exists else {}
 
     def read_confidence(self) -> tuple[dict[str, Tensor], Any] | None:
         """Return how predictions of the model are judged. None without it, and where it is of a former model."""
@@ -262,10 +263,6 @@ class RunFolder:
     def _summed(self) -> tuple[Path, ...]:
         """Return the files that have a checksum in done.json if they exist."""
         return (self.run_file, self.records_file, self.model_file, self.predictions_file, self.tracking_file)
-
-    def _expects(self, file: Path) -> bool:
-        """Return whether this is a finished run that had this file."""
-        return self.is_done() and file.name in self._read_done()["sha256"]
 
     def _read_tensors(self, file: Path) -> tuple[dict[str, Tensor], Any]:
         data = read_bytes(file)
