@@ -131,6 +131,8 @@ def small_world(home: Path) -> Iterator[None]:
         patch.setattr("mecam.data.open.shapes.shapes", partial(shapes, per_class=4))
         patch.setattr("mecam.benchmark.estimate.LONG", 0.0)  # seconds: one step is timed
         patch.setattr("mecam.analysis.measure.STEPS", 3)  # of a spectral density
+        for products in ("SKETCH", "DRAWS"):  # of a trace
+            patch.setattr(f"mecam.analysis.measures.{products}", 2)
         patch.setattr("mecam.fitting.run.export", lambda *_: None)  # takes most of the time of a fit
         patch.setattr("mecam.training.sizing.cost_of", lambda *_: Cost(step=240.0))  # few steps fit into any minutes
         patch.setattr("mecam.benchmark.local.LocalEngine.run", run)
