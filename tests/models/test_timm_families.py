@@ -63,7 +63,8 @@ def test_a_family(name: str, size: int) -> None:
     assert plain.shape == (4, 3)
     assert (mixed - plain).abs().max() > 1e-9 * plain.abs().max()
 
-    network.train()
+    network.train().float()
+    images = images.float()
     optimizer = MeCAM(network.parameters(), torch.optim.SGD, lr=0.1, virtual_domain=style, model=network)
 
     def closure() -> Tensor:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from scipy.stats import spearmanr
 
 from mecam.analysis._figure import new_figure, save
 from mecam.runs import RunError, records
@@ -162,6 +161,8 @@ def summary(tracked: Sequence[Record], *, noisy: bool = False) -> Summary:
     Args:
         noisy: whether each pass drew its own dropout masks.
     """
+    from scipy.stats import spearmanr  # slow to import
+
     known = [(abs(r.ratio), r.f, r) for r in tracked if r.ratio is not None and r.f is not None]
     if len(known) < FEWEST:
         raise ValueError(f"{len(known)} records have a ratio; at least {FEWEST} are needed for a summary")
