@@ -29,19 +29,21 @@ SHOWN: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 
 def lines(kind: str | None = None, *, verbose: bool = False) -> list[str]:
     """List one kind, or everything."""
+    from mecam.analysis.measures import MEASURES
+
     parts = ("methods", "method"), ("optimizers", "optimizer"), ("averagings", "averaging"), ("virtual", "virtual")
-    listings: dict[str, Callable[[bool], Iterator[str]]] = {
-        **{plural: partial(_registered, part) for plural, part in parts},
-        "measures": _measures,
-        "backbones": _backbones,
-        "data": _data,
+    listings: dict[str, Callable[[], Iterator[str]]] = {
+        **{plural: partial(_registered, part, verbose) for plural, part in parts},
+        "measures": lambda: (f"  {name}: {MEASURES.summary(name)}" for name in MEASURES),
+        "backbones": partial(_backbones, verbose),
+        "data": partial(_data, verbose),
         "profiles": _profiles,
         "recipe": _recipe,
     }
     if kind is not None and kind not in listings:
         raise ValueError(f"there is no list of {kind!r}; {hint(kind, listings, otherwise='there are lists of')}")
     shown = listings if kind is None else {kind: listings[kind]}
-    return [line for name, listing in shown.items() for line in (f"{name}:", *listing(verbose))]
+    return [line for name, listing in shown.items() for line in (f"{name}:", *listing())]
 
 
 def _registered(part: str, verbose: bool) -> Iterator[str]:
@@ -70,13 +72,6 @@ def _details(part: str, name: str) -> Iterator[str]:
         yield f"{setting} = {default}: {hyperparameter.meaning}; {hyperparameter.allowed}{search}"
 
 
-def _measures(verbose: bool) -> Iterator[str]:  # noqa: ARG001
-    """List the further columns of `mecam curvature --measure`."""
-    from mecam.analysis.measures import MEASURES
-
-    yield from (f"  {name}: {MEASURES.summary(name)}" for name in MEASURES)
-
-
 def _backbones(verbose: bool) -> Iterator[str]:
     from mecam.models.registry import TIMM
     from mecam.models.timm_models import HUB
@@ -99,7 +94,7 @@ def _data(verbose: bool) -> Iterator[str]:
     yield "  <folder>: your own, as root/<domain>/<class>/<image>"
 
 
-def _profiles(verbose: bool) -> Iterator[str]:  # noqa: ARG001
+def _profiles() -> Iterator[str]:
     """List the values of the profiles, one column per data set; DomainBed's differ on DomainNet alone."""
     for name, meaning in profiles.PROFILES.items():
         yield f"  {name}: {meaning}"
@@ -127,7 +122,7 @@ def _profile(profile: str, data: str) -> dict[str, str]:
     return values
 
 
-def _recipe(verbose: bool) -> Iterator[str]:  # noqa: ARG001
+def _recipe() -> Iterator[str]:
     """List the entries with their defaults on `shapes`, and on other data where these differ."""
     shapes, other = recipe.Recipe(), recipe.Recipe(data="other")
     yield f"  profile = not given ({' or '.join(profiles.PROFILES)}: see mecam list profiles)"

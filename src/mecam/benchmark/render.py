@@ -222,10 +222,7 @@ def _published(
     """
     if not differing:
         return []
-    cells, elsewhere = (
-        [paper.beside(rows[0].key, target, data) for data, target in columns],
-        _elsewhere(rows, differing),
-    )
+    cells, elsewhere = [paper.beside(rows[0].key, at, data) for data, at in columns], _elsewhere(rows, differing)
     lines = []
     for origin in dict.fromkeys(_origin(cell) for column in cells for cell in column):
         matches = [next((cell for cell in column if _origin(cell) == origin), None) for column in cells]
