@@ -143,8 +143,6 @@ class Recipe:
             if profile is not None or len(values) < len(fields(self)):
                 values = _with_defaults(values, profile)
             self.__dict__.update(values)
-            for name, value in values.items():
-                _check(name, value)
             for name in ("warmup", "rho_warmup"):
                 if values[name] > self.steps:
                     raise RecipeError(f"{name}={values[name]} is not allowed; it must be at most steps={self.steps}")
