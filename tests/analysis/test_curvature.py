@@ -204,7 +204,7 @@ def test_plot_writes_a_file_also_of_negative_and_vanishing_values(tmp_path: Path
 
 def test_average_sharpness_of_a_quadratic() -> None:
     """E ½δᵀAδ is rho² tr A / 2n on the sphere, and rho² Σ xᵢ² Aᵢᵢ / 2 with noise rho x z."""
-    at_both = curvature(quadratic(A, X, constant=2.0), (0.1, 0.5), average=4000).at
+    at_both = curvature(quadratic(A, X, constant=2.0), (0.1, 0.5), average=1000).at
     for at_rho in at_both:
         on_sphere, scaled = float(A.trace()) / 6, float(X.square() @ A.diagonal()) / 2
         assert at_rho.average == pytest.approx(at_rho.rho**2 * on_sphere, rel=0.1)
