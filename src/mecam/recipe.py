@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, InitVar, asdict, dataclass, field, fields
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
@@ -172,7 +172,7 @@ class Recipe:
         """Return the arguments of `open_data` beside the data."""
         return {name: getattr(self, name) for name in READING}
 
-    @cached_property
+    @property
     def run_id(self) -> str:
         """Return a readable name with a digest of all entries that depart from the baseline.
 
