@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 
 from mecam import __version__
 from mecam.columns import visible
+from mecam.storage.files import RunError
 
 INTERRUPTED = 130  # 128 + SIGINT, as in shells
 FIRST = """Train image classifiers that generalize to unseen domains.
@@ -87,16 +88,13 @@ def command(
 def short_errors(*, resumes: bool = False) -> Iterator[None]:
     """Print errors that the user can fix as one line; others keep their traceback."""
     try:
-        from mecam.runs import RunError
-
-        try:
-            yield
-        except BrokenPipeError:  # the reader of the output has closed it; typer handles that
-            raise
-        except (RunError, ValueError, ImportError, OSError) as error:  # data and recipe errors are ValueErrors
-            lines = getattr(error, "lines", (error,))  # an error about several images has a line for each
-            print("mecam: " + "\n  ".join(map(one_line, lines)), file=sys.stderr)
-            raise typer.Exit(2) from error
+        yield
+    except BrokenPipeError:  # the reader of the output has closed it; typer handles that
+        raise
+    except (RunError, ValueError, ImportError, OSError) as error:  # data and recipe errors are ValueErrors
+        lines = getattr(error, "lines", (error,))  # an error about several images has a line for each
+        print("mecam: " + "\n  ".join(map(one_line, lines)), file=sys.stderr)
+        raise typer.Exit(2) from error
     except KeyboardInterrupt as error:
         print(f"mecam: interrupted{'; the same command resumes' if resumes else ''}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from error

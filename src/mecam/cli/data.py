@@ -9,6 +9,7 @@ import typer
 
 from mecam.cli._app import command, data_app, warn
 from mecam.cli.options import FolderArgument, Quiet, Workers, given, recipe_options
+from mecam.progress import shown
 from mecam.recipe import READING
 
 
@@ -77,7 +78,6 @@ def data_check(
     from mecam.data.pack import inspect
     from mecam.data.scan import listed
     from mecam.data.store import Store, is_store
-    from mecam.progress import shown
 
     if is_store(folder):
         store = Store(folder)
@@ -126,7 +126,6 @@ def data_pack(
     from mecam.data.folder import scan
     from mecam.data.notes import warn_about
     from mecam.data.pack import pack
-    from mecam.progress import shown
 
     skip = bool(entries.pop("skip_unreadable"))
     images = scan(folder, **given(entries))

@@ -9,6 +9,7 @@ import typer
 
 from mecam.cli._app import command, warn
 from mecam.cli.options import Device, Quiet, given, recipe_options
+from mecam.progress import notes_and_tenths, shown
 from mecam.recipe import READING
 
 
@@ -37,7 +38,6 @@ def fit(
     soon as there is one.
     """
     from mecam.fitting import fit
-    from mecam.progress import notes_and_tenths, shown
     from mecam.runs import RunFolder
     from mecam.training import Interrupted
 

@@ -24,6 +24,7 @@ from mecam.cli.options import (
     TextOrJson,
     WantedPrecision,
 )
+from mecam.progress import no_lines, shown
 
 if TYPE_CHECKING:
     from mecam.serving import TrainedModel
@@ -108,7 +109,6 @@ def evaluate(
     Prints confusions and calibration, too. Classes are matched by name. Unreadable images are reported and not counted,
     with exit code 1.
     """
-    from mecam.progress import no_lines, shown
     from mecam.serving import evaluate
 
     trained = _load(model, ensemble, device)

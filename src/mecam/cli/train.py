@@ -14,7 +14,9 @@ import typer
 from mecam.cli._app import command, warn
 from mecam.cli.options import Device, Out, Quiet, RecipeCommand, recipe_options
 from mecam.columns import visible
+from mecam.progress import shown
 from mecam.recipe import READING, Recipe, RecipeError, compose, names_in, read
+from mecam.splits import balanced_accuracy, is_majority, summarize
 
 if TYPE_CHECKING:
     from mecam.data.domains import DomainSet
@@ -158,7 +160,6 @@ def _train(request: Request, *, device: str, dry_run: bool, tensorboard: bool, q
     from mecam.data.domains import source_domains
     from mecam.data.notes import counts, warn_about
     from mecam.data.open import SHAPES, open_data
-    from mecam.progress import shown
     from mecam.runs import RunFolder
     from mecam.training import Interrupted, train
     from mecam.training.build import check_parts, check_start, starts_at_random
@@ -215,7 +216,6 @@ def _train(request: Request, *, device: str, dry_run: bool, tensorboard: bool, q
 def _print_accuracy(folder: RunFolder, recipe: Recipe, data: DomainSet) -> None:
     """Print the accuracy on the target, if there is one; warn if naming the most frequent class reaches the same."""
     from mecam.data.domains import most_frequent
-    from mecam.splits import balanced_accuracy, is_majority
 
     result = folder.read_result()
     accuracy, balanced = result["target_accuracy"], balanced_accuracy(result["splits"], recipe.target)
@@ -233,8 +233,6 @@ def _print_accuracy(folder: RunFolder, recipe: Recipe, data: DomainSet) -> None:
 
 def _last_line(folder: RunFolder, recipe: Recipe, out: Path) -> str:
     """Return the accuracy on held-out images of the sources, and commands to type next."""
-    from mecam.splits import summarize
-
     accuracy, model = summarize(folder.read_result()["splits"], recipe.target).validation, shlex.quote(str(out))
     held_out = "" if accuracy is None else f"accuracy on held-out images of the sources: {100 * accuracy:.1f} %; "
     return f"{held_out}next: mecam predict {model} PHOTO.jpg, mecam report {model}"
