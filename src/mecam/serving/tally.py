@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import statistics
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 BINS = 15  # of the confidence, for the calibration error
-NORMAL = statistics.NormalDist().inv_cdf(0.975)  # of 95 % intervals
 Interval = tuple[float, float]
 Labels = int | Sequence[int] | NDArray[np.integer]
 
@@ -94,7 +91,7 @@ class Tally:
 
 def wilson(hits: int, images: int) -> Interval:
     """Return Wilson's 95 % interval of a share."""
-    share, square = hits / images, NORMAL**2 / images
-    middle = (share + square / 2) / (1 + square)
-    half = NORMAL / (1 + square) * math.sqrt(share * (1 - share) / images + square / (4 * images))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    from scipy.stats import binomtest
+
+    low, high = binomtest(hits, images).proportion_ci(0.95, "wilson")
+    return float(low), float(high)
