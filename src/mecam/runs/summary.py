@@ -26,7 +26,7 @@ def in_words(run: RunFolder) -> str:
         known = accuracies(splits, run.read_run()["recipe"]["target"])
     except UNREADABLE as error:
         return f"cannot be read: {error}"
-    return ", ".join([state, *(f"{value} {name}" for name, value in known[:1])])
+    return ", ".join([state, *(f"{value} {name.removeprefix('accuracy ')}" for name, value in known[:1])])
 
 
 def summary(run: RunFolder) -> str:
