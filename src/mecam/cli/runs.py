@@ -144,7 +144,7 @@ def serve(
     """
     import signal
 
-    from mecam.serving.server import Limits, address_of, listen, serve
+    from mecam.serving.server import Limits, address_of, application, listen, serve
 
     limits = Limits(megabytes, megapixels, rate)
     with listen(host, port) as bound:
@@ -153,7 +153,7 @@ def serve(
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # which the server repeats when it has stopped
         print(f"{address_of(bound)} serves {run}; Ctrl-C stops it", flush=True)
         with suppress(KeyboardInterrupt):
-            serve(model, bound, host=host, limits=limits, unknown_below=unknown_below)
+            serve(application(model, host=host, limits=limits, unknown_below=unknown_below), bound)
 
 
 @command("mecam rerun model", "mecam rerun results/RUN --out again")

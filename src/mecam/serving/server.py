@@ -75,16 +75,8 @@ def address_of(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
-def serve(
-    model: TrainedModel, bound: socket.socket, *, host: str, limits: Limits, unknown_below: float | None = None
-) -> None:
-    """Answer requests until SIGINT or SIGTERM. Requests in progress are answered first.
-
-    Args:
-        host: the name of this machine that requests may use, beside localhost and IP addresses.
-        unknown_below: mark predictions with a probability below this as unknown.
-    """
-    app = application(model, host=host, limits=limits, unknown_below=unknown_below)
+def serve(app: Starlette, bound: socket.socket) -> None:
+    """Answer requests until SIGINT or SIGTERM. Requests in progress are answered first."""
     config = uvicorn.Config(
         app, http="h11", ws="none", lifespan="off", log_level="error", access_log=False, proxy_headers=False,
         server_header=False, timeout_graceful_shutdown=GRACE,
@@ -95,7 +87,12 @@ def serve(
 def application(
     model: TrainedModel, *, host: str = "localhost", limits: Limits | None = None, unknown_below: float | None = None
 ) -> Starlette:
-    """Return the ASGI application: GET / is the page, and POST /predict takes the bytes of an image."""
+    """Return the ASGI application: GET / is the page, and POST /predict takes the bytes of an image.
+
+    Args:
+        host: the name of this machine that requests may use, beside localhost and IP addresses.
+        unknown_below: mark predictions with a probability below this as unknown.
+    """
     service = _Service(model, host, limits or Limits(), unknown_below)
     routes = [
         Route("/", service.page, methods=["GET"]),
