@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mecam.data.domain_from import domains_of
 from mecam.data.domains import DataError
 from mecam.data.layout import CLASS, DEFAULT, Layout, ask_about, parse
-from mecam.data.scan import Sample, Scan, arrange, listed, name_of
+from mecam.data.scan import Sample, Scan, arrange, check_classes, listed, name_of
 from mecam.data.table import SUFFIXES, is_table, read_rows
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff", ".gif"})
@@ -37,23 +37,24 @@ def scan(
         allow_missing_classes: let a domain lack a class that another domain has.
     """
     source = Path(source)
-    if is_table(source):
-        return _scan_table(source, layout, domain_from, allow_missing_classes)
-    parsed = Layout((CLASS,) if domain_from else DEFAULT) if layout is None else parse(layout)
-    if not os.path.isdir(source):
-        what = f"is not a folder, nor a {' or '.join(SUFFIXES)} file" if os.path.lexists(source) else "does not exist"
-        raise DataError(f"{source} {what}; expected {parsed}")
-    if domain_from and parsed.domain is not None:
-        raise DataError(f"layout={layout} has domains, and so does --domain-from {domain_from}; leave one of them out")
-    return _scan_folder(source, parsed, layout is None, domain_from, allow_missing_classes)
+    found = (_scan_table if is_table(source) else _scan_folder)(source, layout, domain_from)
+    if not allow_missing_classes:
+        check_classes(found)
+    return found
 
 
-def _scan_folder(root: Path, layout: Layout, ask: bool, domain_from: str | None, allow_missing_classes: bool) -> Scan:
+def _scan_folder(root: Path, given: str | None, domain_from: str | None) -> Scan:
+    layout = Layout((CLASS,) if domain_from else DEFAULT) if given is None else parse(given)
+    if not os.path.isdir(root):
+        what = f"is not a folder, nor a {' or '.join(SUFFIXES)} file" if os.path.lexists(root) else "does not exist"
+        raise DataError(f"{root} {what}; expected {layout}")
+    if domain_from and layout.domain is not None:
+        raise DataError(f"layout={given} has domains, and so does --domain-from {domain_from}; leave one of them out")
     walk = _Walk(root)
     below = walk.below(len(layout.parts))
     folders = {folder: [f"{folder}/{file}" for file in walk.images(root / folder)] for folder in below}
     files = [file for inside in folders.values() for file in inside]
-    if ask:
+    if given is None:
         ask_about(root, layout, walk.top, files)
     _check(walk, layout, folders)
     if domain_from:
@@ -63,16 +64,11 @@ def _scan_folder(root: Path, layout: Layout, ask: bool, domain_from: str | None,
     else:
         domains = [file.split("/")[layout.domain] for file in files]
     samples = [Sample(file, domain, file.split("/")[layout.label]) for file, domain in zip(files, domains, strict=True)]
-    return replace(
-        arrange(samples, root, root, allow_missing_classes=allow_missing_classes),
-        notes=tuple(walk.notes),
-        empty=tuple(folder for folder, inside in folders.items() if not inside),
-        dead=tuple(walk.dead),
-        hidden=tuple(walk.hidden),
-    )
+    empty = [folder for folder, inside in folders.items() if not inside]
+    return arrange(samples, root, root, notes=walk.notes, empty=empty, dead=walk.dead, hidden=walk.hidden)
 
 
-def _scan_table(file: Path, layout: str | None, domain_from: str | None, allow_missing_classes: bool) -> Scan:
+def _scan_table(file: Path, layout: str | None, domain_from: str | None) -> Scan:
     if layout is not None:
         raise DataError(f"layout={layout} is for folders, and {file} is a table; leave it out")
     rows = read_rows(file)
@@ -80,13 +76,12 @@ def _scan_table(file: Path, layout: str | None, domain_from: str | None, allow_m
         raise DataError(f"there are no images in {file}; it has no line below its columns")
     if rows[0].domain is not None and domain_from is not None:
         raise DataError(f"{file} has a column domain, and --domain-from {domain_from} gives another; leave one out")
-    paths = [row.path for row in rows]
     if domain_from is None:
         domains = [name_of(file) if row.domain is None else row.domain for row in rows]
     else:
-        domains = domains_of(paths, file.parent, domain_from)
+        domains = domains_of([row.path for row in rows], file.parent, domain_from)
     samples = sorted(Sample(row.path, domain, row.label) for row, domain in zip(rows, domains, strict=True))
-    return arrange(samples, file, file.parent, allow_missing_classes=allow_missing_classes)
+    return arrange(samples, file, file.parent)
 
 
 def _check(walk: _Walk, layout: Layout, folders: dict[str, list[str]]) -> None:

@@ -36,9 +36,8 @@ class Inventory:
         """Return one sentence per problem."""
         lacking = [
             f"domain {domain!r} has no images of class {name!r}"
-            for domain, counts in zip(self.scan.domains, self.counts, strict=True)
-            for name, count in zip(self.scan.classes, counts, strict=True)
-            if not count
+            for domain, names in self.scan.lacking.items()
+            for name in names
         ]
         empty = [f"class folder {folder!r} has no images in it" for folder in self.scan.empty]
         return [*lacking, *empty, *self.of_images()]

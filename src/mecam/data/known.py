@@ -108,10 +108,9 @@ def check(scan: Scan, known: Known) -> list[str]:
         lines += [f"class {name!r} is not part of {known.name}" for name in scan.classes if name not in known.classes]
     elif len(scan.classes) != known.class_count:
         lines.append(f"{known.class_count} classes expected, {len(scan.classes)} found")
-    for folder, labels in zip(scan.domains, scan.file_labels, strict=True):
-        expected = [(label, name) for label, name in enumerate(scan.classes) if name in (known.classes or scan.classes)]
-        absent = [name for label, name in expected if folder in holds and label not in labels]
-        lines += [f"domain {folder!r} has no images of class {name!r}" for name in absent]
+    for folder, absent in scan.lacking.items():
+        names = [name for name in absent if folder in holds and name in (known.classes or scan.classes)]
+        lines += [f"domain {folder!r} has no images of class {name!r}" for name in names]
     lines += _counts(scan, known, holds)
     if present != tuple(sorted(present, key=known.domains.index)):
         lines.append(

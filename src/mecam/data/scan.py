@@ -40,6 +40,13 @@ class Scan:
         return [file for files in self.files for file in files]
 
     @property
+    def lacking(self) -> dict[str, list[str]]:
+        """Return the classes that a domain has no images of, by domain."""
+        present = [{*labels} for labels in self.file_labels]
+        absent = [[name for label, name in enumerate(self.classes) if label not in own] for own in present]
+        return {domain: names for domain, names in zip(self.domains, absent, strict=True) if names}
+
+    @property
     def ignored(self) -> list[str]:
         """Return one line per thing that is not used."""
         return [*self.notes, *(f"{folder!r}: no images" for folder in self.empty)]
@@ -56,14 +63,12 @@ class Sample(NamedTuple):
     label: str
 
 
-def arrange(samples: Iterable[Sample], source: Path, root: Path, *, allow_missing_classes: bool = False) -> Scan:
-    """Return the samples by domain and class, in the order in which they come; refuse domains that lack a class."""
+def arrange(samples: Iterable[Sample], source: Path, root: Path, **seen: Iterable[str]) -> Scan:
+    """Return the samples by domain and class, in the order in which they come; `seen` is what else was found."""
     domains: dict[str, dict[str, list[str]]] = {}
     for sample in samples:
         domains.setdefault(sample.domain, {}).setdefault(sample.label, []).append(sample.path)
     classes = sorted({label for by_class in domains.values() for label in by_class})
-    if not allow_missing_classes:
-        _check_classes(source, domains, classes)
     names = sorted(domains)
     present = [[(number, domains[name].get(label, [])) for number, label in enumerate(classes)] for name in names]
     return Scan(
@@ -73,19 +78,17 @@ def arrange(samples: Iterable[Sample], source: Path, root: Path, *, allow_missin
         classes=tuple(classes),
         files=tuple(tuple(file for _, files in by_class for file in files) for by_class in present),
         file_labels=tuple(tuple(label for label, files in by_class for _ in files) for by_class in present),
+        **{name: tuple(entries) for name, entries in seen.items()},
     )
 
 
-def _check_classes(source: Path, domains: dict[str, dict[str, list[str]]], classes: Sequence[str]) -> None:
-    lacking = [
-        f"{domain!r} has no images of {listed(absent)}"
-        for domain, by_class in sorted(domains.items())
-        if (absent := [label for label in classes if label not in by_class])
-    ]
-    if lacking:
+def check_classes(scan: Scan) -> None:
+    """Refuse domains that lack a class."""
+    if lacking := scan.lacking:
+        each = "; ".join(f"{domain!r} has no images of {listed(absent)}" for domain, absent in lacking.items())
         raise DataError(
-            f"the domains of {source} differ in their classes: {'; '.join(lacking)}. Add the images, or remove the "
-            "class everywhere. To use the data as it is, give --allow-missing-classes"
+            f"the domains of {scan.source} differ in their classes: {each}. Add the images, or remove the class "
+            "everywhere. To use the data as it is, give --allow-missing-classes"
         )
 
 
