@@ -53,13 +53,7 @@ class Content:
     notes: list[str]
 
 
-def gather(
-    out: Path,
-    *,
-    title: str,
-    lead: Sequence[str] = (),
-    given: Path | str | None = None,
-) -> Content:
+def gather(out: Path, *, title: str, lead: Sequence[str] = (), given: Path | str | None = None) -> Content:
     """Read the runs in a folder; `notes` names what cannot be read.
 
     `lead` replaces the conclusions of the runs. `given` is the user's word for their data.
@@ -73,10 +67,10 @@ def gather(
     opened = _open(all_runs, given)
     notes += [f"images of {name} are left out: {why}" for name, why in opened.items() if isinstance(why, str)]
     thumbnails = Thumbnails()
-    data = [
-        _data(next(row for row in table if row.key.data == name), opened, thumbnails)
-        for name in dict.fromkeys(row.key.data for row in table)
-    ]
+    groups: dict[str, list[Row]] = {}
+    for row in table:
+        groups.setdefault(row.key.data, []).append(row)
+    data = [_data(group[0], opened, thumbnails) for group in groups.values()]
     environments: list[Entry] = []
     detailed = _detailed(table)
     shown = {one.path: p for one in detailed if (p := _tried(notes, one.path, _predictions, one, opened)) is not None}
@@ -92,7 +86,6 @@ def gather(
     grids, rho = sweeps(table, ("alpha", "beta")), sweeps(table, ("rho",))
     own = {"figure4": (surfaces, "landscape"), "figureIa": (rho, "settings"), "figureIb": (grids, "settings")}
     sections = {name: section for name, (shown, section) in own.items() if shown}
-    groups = {entry["name"]: [row for row in table if row.key.data == entry["name"]] for entry in data}
     seconds = seconds_per_run(table)
     return Content(
         title,
