@@ -161,6 +161,7 @@ def test_capture_lets_a_running_adam_count_on_the_device(method: type[SharpnessA
     x = x.double()
     for captured in (False, True):
         model = network(torch.float64)
+        model[2] = nn.Tanh()  # smooth: Adam counts in float32 on the device, and a kink makes much of little
         optimizer: torch.optim.Optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
         if method is not None:
             optimizer = method(model.parameters(), torch.optim.Adam, lr=0.01, nonfinite="skip", model=model)
@@ -181,7 +182,7 @@ def test_capture_lets_a_running_adam_count_on_the_device(method: type[SharpnessA
                 step(x, y) if step else optimizer.step(closure)
         assert step is None or step.reason is None
         results.append(weights(model))
-    torch.testing.assert_close(*results, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(*results, rtol=0, atol=2e-5)  # a step too many moves weights by 1e-3 and more
 
 
 def test_mixstyle_in_a_captured_step_mixes_anew_in_every_replay() -> None:
