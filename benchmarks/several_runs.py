@@ -4,7 +4,7 @@
     python benchmarks/several_runs.py --cases resnet50:224 --counts 1 2 4 --optimizer adam
 
 For each case, every process builds a run and warms it up. Then one, two, ... of them take steps at the same time for a
-few seconds, and the others wait. `mecam bench` reads what pays from `AT_ONCE` in src/mecam/benchmark/local.py.
+few seconds, and the others wait.
 """
 
 from __future__ import annotations

@@ -169,33 +169,6 @@ def test_targets_unfold_from_the_data() -> None:
     assert len(found) == 8
 
 
-@pytest.mark.parametrize(
-    ("devices", "workers", "backbones", "count"),
-    [
-        (["cuda:0", "cuda:1"], None, "resnet8", 6),
-        (["cuda:1"], None, "resnet8 lite0", 2),
-        (["cuda:0", "cuda:1"], None, "resnet8 resnet50", 2),
-        (["cuda:0"], 1, "resnet8", 1),
-        (["cuda:0"], None, "", 1),
-        (["mps"], None, "resnet8", 1),
-    ],
-)
-def test_small_networks_share_a_gpu(
-    devices: list[str], workers: int | None, backbones: str, count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(local, "_devices", lambda _: devices)
-    monkeypatch.setattr(local, "AT_ONCE", {("resnet8", 16): 3, ("lite0", 16): 2})
-    runs = [recipe for backbone in backbones.split() for recipe in recipes("art", backbone=backbone)]
-    assert LocalEngine(workers=workers).count(runs) == count
-
-
-def test_a_size_that_was_not_measured_has_the_gpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "_devices", lambda _: ["cuda:0"])
-    monkeypatch.setattr(local, "AT_ONCE", {("resnet8", 16): 3})
-    runs = recipes("art", backbone="resnet8", image_size=32)
-    assert LocalEngine().count(runs) == 1
-
-
 def test_workers_must_be_some() -> None:
     with pytest.raises(ValueError, match="workers=0"):
         LocalEngine(workers=0)

@@ -22,8 +22,6 @@ from mecam.recipe import Recipe
 if TYPE_CHECKING:
     from mecam.benchmark.estimate import Budget
 
-# runs at once on one GPU, by backbone and image size, where benchmarks/several_runs.py measured that this is faster
-AT_ONCE: dict[tuple[str, int | None], int] = {}
 LISTEN_EVERY = 0.5  # seconds to wait for an event before looking around
 
 
@@ -42,7 +40,7 @@ class LocalEngine:
 
     Args:
         workers: number of processes. On CPUs they share the cores, on GPUs they are spread over the devices. None: one
-            per two cores, or one per GPU, or more per GPU if all recipes are of backbones and image sizes in `AT_ONCE`.
+            per two cores, or one per GPU.
         device: auto, cpu, cuda (all of them), cuda:1, ...
         retries: how often a recipe is retried whose process died (out of memory, killed); it resumes from its
             checkpoint. An error that the recipe raised itself is not retried.
@@ -62,16 +60,8 @@ class LocalEngine:
         if workers is not None and workers < 1:
             raise ValueError(f"workers={workers} is not allowed; at least 1 process is needed")
         self.devices = _devices(device)
-        self.workers, self.retries, self.after, self.budget = workers, retries, after, budget
-
-    def count(self, recipes: Sequence[Recipe]) -> int:
-        """Return the number of processes for these recipes."""
-        if self.workers is not None:
-            return self.workers
-        if self.devices == ["cpu"]:
-            return max(1, (os.cpu_count() or 1) // 2)
-        at_once = [AT_ONCE.get((recipe.backbone, recipe.image_size), 1) for recipe in recipes]
-        return len(self.devices) * (min(at_once, default=1) if self.devices[0].startswith("cuda") else 1)
+        self.count = workers or (max(1, (os.cpu_count() or 1) // 2) if self.devices == ["cpu"] else len(self.devices))
+        self.retries, self.after, self.budget = retries, after, budget
 
     def run(self, recipes: Sequence[Recipe], out: Path, progress: Progress) -> None:
         benchmark = _Benchmark(self, recipes, out, progress)
@@ -86,7 +76,7 @@ class LocalEngine:
 class _Benchmark(Driver):
     def __init__(self, engine: LocalEngine, recipes: Sequence[Recipe], out: Path, progress: Progress) -> None:
         super().__init__(recipes, progress, budget=engine.budget, retries=engine.retries)
-        self.engine, self.out, self.count = engine, out, engine.count(recipes)
+        self.engine, self.out = engine, out
         self.workers: dict[int, _Worker] = {}
 
     def busy(self) -> list[_Worker]:
@@ -96,7 +86,7 @@ class _Benchmark(Driver):
         return bool(self.busy())
 
     def hand_out(self) -> None:
-        for number in range(self.count):
+        for number in range(self.engine.count):
             worker = self.workers.get(number)
             if worker is not None and worker.recipe is not None:
                 continue
@@ -134,7 +124,7 @@ class _Benchmark(Driver):
         context = multiprocessing.get_context("spawn")  # a fork of a process that has used CUDA or threads may hang
         ours, theirs = context.Pipe()
         device, name = self.engine.devices[number % len(self.engine.devices)], f"worker {number}"
-        threads = int(os.environ.get("OMP_NUM_THREADS", 0)) or max(1, (os.cpu_count() or 1) // self.count)
+        threads = int(os.environ.get("OMP_NUM_THREADS", 0)) or max(1, (os.cpu_count() or 1) // self.engine.count)
         args = (theirs, self.out, device, threads, name)
         process = context.Process(target=_serve, args=args, name=name, daemon=True)
         with _ignoring_ctrl_c():  # inherited by the process: the benchmark passes Ctrl-C on

@@ -49,10 +49,7 @@ def bench(
     ] = False,
     out: Out = Path("bench"),
     engine: Annotated[str, typer.Option(help="Where to run: local or ray.")] = "local",
-    workers: Annotated[
-        int | None,
-        typer.Option(help="Parallel runs (local). Default: one per two cores or per GPU; more per GPU where faster."),
-    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Parallel runs (local).")] = None,
     address: Annotated[str | None, typer.Option(help="Address of a Ray cluster. Default: start Ray here.")] = None,
     cpus: Annotated[float, typer.Option(help="CPUs reserved per run (Ray).")] = 1,
     gpus: Annotated[float, typer.Option(help="GPUs reserved per run (Ray); 0.5 lets two runs share one.")] = 0,
