@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from mecam.optim import MSAM, SAM, MeCAM, SharpnessAware
-from mecam.optim.vector import round_randomly
+from mecam.optim._rounding import round_randomly
 
 HALVES = [torch.bfloat16, torch.float16]
 DRAWS = 100_000

@@ -15,11 +15,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from mecam.optim._rounding import MISSING_BITS, add_rounding_randomly
 from mecam.optim._shards import Meshes, is_distributed, local, meshes, sum_over
 
 EPSILON = 1e-12  # in n(v) = v / (||v|| + 1e-12), so that a zero gradient gives a zero perturbation
 CHUNK_BYTES = 1 << 25  # a temporary `v * device scalar` is made 32 MiB at a time: no parameter-sized buffer
-MISSING_BITS = {torch.bfloat16: 16, torch.float16: 13}  # of a float32's significand
 FLOAT16_MAX = torch.finfo(torch.float16).max
 
 Scalar = float | Tensor
@@ -182,7 +182,7 @@ class Vector:
                 if generator is None:
                     _add_scaled([w for w, _ in moved], [o for _, o in moved], scale)
                 elif moved:
-                    _add_rounding_randomly([w for w, _ in moved], [o for _, o in moved], scale, generator)
+                    add_rounding_randomly([w for w, _ in moved], [o for _, o in moved], scale, generator)
 
     def select(self, keep: Sequence[bool]) -> Vector:
         """Return the vector with tensors set to zero where `keep`, one flag per parameter, is False."""
@@ -377,31 +377,6 @@ def _moves_at_once(weights: list[Tensor], scale: Scalar, offsets: Block) -> bool
 
 def _is_dense(tensor: Tensor) -> bool:
     return tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
-
-
-def _add_rounding_randomly(
-    weights: Sequence[Tensor], offsets: Sequence[Tensor], scale: float | Tensor, generator: torch.Generator
-) -> None:
-    """weights <- weights + scale * offsets, each rounded up or down so that its expectation is exact."""
-    exact = torch.cat([weight.reshape(-1).float() for weight in weights])
-    exact += scale * torch.cat([offset.reshape(-1).float() for offset in offsets])
-    rounded = round_randomly(exact, weights[0].dtype, generator)
-    for weight, part in zip(weights, torch.split(rounded, [weight.numel() for weight in weights]), strict=True):
-        weight.copy_(part.view(weight.shape))
-
-
-def round_randomly(exact: Tensor, dtype: torch.dtype, generator: torch.Generator) -> Tensor:
-    """Round float32 numbers to neighbours in `dtype`, the nearer one more often: the expectation is the number."""
-    bits = MISSING_BITS[dtype]
-    noise = torch.randint(1 << bits, exact.shape, dtype=torch.int32, device=exact.device, generator=generator)
-    rounded = ((exact.view(torch.int32) + noise) & -(1 << bits)).view(torch.float32)
-    if dtype == torch.float16:  # below its smallest normal number the spacing is constant
-        limits = torch.finfo(dtype)
-        spacing = limits.eps * limits.smallest_normal
-        rounded = torch.where(
-            exact.abs() < limits.smallest_normal, (exact / spacing + noise / (1 << bits)).floor() * spacing, rounded
-        )
-    return torch.where(exact.isfinite(), rounded, exact)
 
 
 def _chunks(tensors: Sequence[Tensor]) -> Iterator[slice]:
