@@ -84,7 +84,7 @@ def _inside(each: Any) -> Iterable[Any]:
     match each:
         case FunctionType():
             cells = [cell.cell_contents for cell in each.__closure__ or () if cell != CellType()]
-            library = (each.__module__ or "").startswith("torch.")
+            library = (each.__module__ or "").startswith(("torch.", "mecam.optim."))  # the optimizer is a variable, too
             named = [] if library else _looked_up(set(_names(each.__code__)), each.__globals__)
             return [*cells, *named, *(each.__defaults__ or ()), *vars(each).values()]
         case MethodType():
