@@ -6,7 +6,6 @@ import base64
 import gzip
 import html
 import json
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -81,18 +80,11 @@ def in_script(value: Any) -> str:
     """Return JSON that is safe inside a <script> element."""
     text = json.dumps(value, default=vars, ensure_ascii=False, separators=(",", ":"))
     if "NaN" in text or "Infinity" in text:  # from JSON files of others, or part of a name
-        text = json.dumps(_finite(json.loads(text)), ensure_ascii=False, separators=(",", ":"))
+        finite = json.loads(text, parse_constant=lambda _: None)
+        text = json.dumps(finite, ensure_ascii=False, separators=(",", ":"))
     for letter in "<>&\u2028\u2029":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
     return text
-
-
-def _finite(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {name: _finite(entry) for name, entry in tree.items()}
-    if isinstance(tree, list):
-        return [_finite(entry) for entry in tree]
-    return None if isinstance(tree, float) and not math.isfinite(tree) else tree
 
 
 def _plotly() -> str | None:
