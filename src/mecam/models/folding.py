@@ -226,7 +226,8 @@ def _folded(
             return convolve(x, conv.weight * scale[:, None, None, None], bias, residual, convolution, act)
     tensors = x, conv.weight, bn.weight, bn.bias, residual
     half = precision(x) in (torch.bfloat16, torch.float16)
-    if isinstance(convolution, Geometry) and act == RELU and pooling is None and half and not torch.is_grad_enabled():
+    evaluates = not torch.is_grad_enabled() and not conv.training
+    if evaluates and half and isinstance(convolution, Geometry) and act == RELU and pooling is None:
         return _by_cudnn(*tensors, statistics, convolution)
     out: Tensor = FoldedConvolution.apply(*tensors, statistics, convolution, act, pooling)  # type: ignore[no-untyped-call]
     return out
@@ -258,9 +259,9 @@ def _by_cudnn(
 
 
 def is_stem(conv: nn.Conv2d) -> bool:
-    """Return whether `Squares` supports the convolution, and has fewer than eight channels to work with otherwise."""
+    """Return whether the convolution is one that `Squares` was measured to speed up: a ResNet's first."""
     few = conv.groups == 1 and conv.in_channels < 8 and set(conv.dilation) == {1}
-    return few and len(set(conv.stride)) == 1 and conv.stride[0] > 1
+    return few and conv.kernel_size == (7, 7) and conv.stride == (2, 2)
 
 
 def _aligned(channels: int) -> int:
