@@ -26,7 +26,7 @@ VERBS = {
 
 @dataclass(frozen=True)
 class Event:
-    """How far a task is, or what happened to it."""
+    """The progress of a task, or an event in it."""
 
     task: str  # "packing", a run id, ...
     done: int = 0

@@ -202,7 +202,7 @@ def departures(recipe: Recipe) -> dict[str, Any]:
 
 
 class Kind(NamedTuple):
-    """What an entry may be."""
+    """The type and the allowed values of an entry."""
 
     type: type
     optional: bool  # whether None is allowed

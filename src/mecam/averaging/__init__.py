@@ -1,4 +1,4 @@
-"""Which weights to keep: those of one step, or an average along training (EMA, SWAD, BMA)."""
+"""Averages of the weights along training (EMA, SWAD, BMA), or none."""
 
 from mecam.averaging.base import Averaging, NoAveraging, Weights, loaded
 from mecam.averaging.bma import BMA

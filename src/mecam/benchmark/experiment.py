@@ -39,7 +39,7 @@ GRIDS = {"none": None, "paper": False, "ordered": True}
 
 @dataclass
 class Outcome:
-    """How a benchmark ended."""
+    """The outcome of a benchmark."""
 
     runs: int
     before: int  # runs that were finished already

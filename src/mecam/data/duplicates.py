@@ -47,7 +47,7 @@ class Duplicates:
 
 @dataclass(frozen=True)
 class Pictures:
-    """What is compared of each image."""
+    """The values of each image that are compared."""
 
     name: Callable[[int], str]
     domains: NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""Which folders are domains and which are classes, and questions about layouts that are easily misread."""
+"""Layouts of folders: domains and classes, and layouts that are easily misread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What to know about a data set before training on it."""
+"""Notes and warnings about a data set, before training on it."""
 
 from __future__ import annotations
 

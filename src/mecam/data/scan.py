@@ -1,4 +1,4 @@
-"""What a folder or a table of images holds: files by domain and class."""
+"""Scan a folder or a table of images: files by domain and class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files and folders this user has opened, and with which content.
+"""The files and folders that this user has opened, with digests of their content.
 
 A run names the path of its data and of its initial weights. Whoever wrote the run chose them, so what reads a run opens
 them only if this user has opened the same path with the same content before, or gives the path again.

@@ -104,7 +104,7 @@ def capture(optimizer: Optimizer, loss_fn: Callable[..., Tensor]) -> CapturedSte
 
 
 class CapturedStep:
-    """What `capture` returns. `reason` says why steps run eagerly; None while they can be captured."""
+    """The step function of `capture`. `reason` is why steps run eagerly; None while they can be captured."""
 
     def __init__(self, optimizer: Optimizer, loss_fn: Callable[..., Tensor]) -> None:
         self.optimizer, self.loss_fn = optimizer, loss_fn

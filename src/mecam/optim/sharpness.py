@@ -190,7 +190,7 @@ class SharpnessAware(Due):
 
     @property
     def capturable(self) -> Literal["steps", "passes", "nothing"]:
-        """What a CUDA graph can replay: whole steps, or single passes where Python decides between them."""
+        """The unit that a CUDA graph can replay: whole steps, or single passes where Python decides between them."""
         # a graph can neither set the random state nor be differentiated
         if self.shared_noise or self.stochastic_rounding or self._wants_hessian:
             return "nothing"
@@ -200,7 +200,7 @@ class SharpnessAware(Due):
 
     @property
     def skipped(self) -> int | Tensor:
-        """How many steps were not taken because the gradient was not finite."""
+        """The number of steps that were skipped because the gradient was not finite."""
         count: int | Tensor = self.first("skipped")
         return count
 

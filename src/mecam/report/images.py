@@ -61,7 +61,7 @@ def samples(data: DomainSet, thumbnails: Thumbnails) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a run predicted: as the page has it, and where the images of its mistakes are."""
+    """The predictions of a run as the page has them, and the places of its mistaken images."""
 
     content: dict[str, Any]
     data: DomainSet | None

@@ -17,7 +17,7 @@ USUAL = 0.95  # share of the held-out images with a novelty of at most 1
 
 @dataclass(frozen=True)
 class Space:
-    """Where the training images of each domain and class are in the space of features.
+    """The space of features, with the means of the training images by domain and class.
 
     Features are scaled to length 1 and projected on `directions`. There the residuals of the training images from the
     mean of their domain and class have variance 1 in each direction, and no correlation.
@@ -53,7 +53,7 @@ class Space:
 
 @dataclass(frozen=True)
 class Confidence:
-    """What `mecam fit` learns from the domains that it leaves out, and from held-out images of the others."""
+    """Statistics that `mecam fit` takes from the domains it leaves out, and from held-out images of the others."""
 
     space: Space
     domains: tuple[str, ...]

@@ -41,7 +41,7 @@ USAGE = "expected GET / or POST /predict, with the bytes of an image as the body
 
 @dataclass(frozen=True)
 class Limits:
-    """What the server accepts.
+    """Limits of what the server accepts.
 
     Args:
         megabytes: size of an image file.

@@ -1,4 +1,4 @@
-"""What a run captures as CUDA graphs."""
+"""The CUDA graphs of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mecam.optim.graphs import Captured
 
 @dataclass
 class Captures:
-    """What a run captures, and its graphs."""
+    """The unit of work that a run captures, and its graphs."""
 
     what: Literal["steps", "passes", "nothing"]
     graphs: dict[Hashable, Captured] = field(default_factory=dict)  # by kind of step

@@ -26,7 +26,7 @@ BN_BATCHES = 100  # for the batch-norm statistics of averaged weights
 
 @dataclass(frozen=True)
 class Result:
-    """What a run folder stores at the end."""
+    """The content of the files that are written at the end of a run."""
 
     weights: dict[str, Tensor]
     facts: dict[str, Any]  # what is needed to use the weights

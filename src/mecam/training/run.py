@@ -1,4 +1,4 @@
-"""What a run is made of, built from its recipe."""
+"""The parts of a run, built from its recipe."""
 
 from __future__ import annotations
 
