@@ -29,7 +29,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 def memory_of_step(recipe: Recipe, machine: Machine, data: DomainSet) -> tuple[float, float]:
     """Return the bytes of a step without images, and those that each image per domain adds, by a small step."""
     batch = recipe.accumulate * max(2, methods.METHODS.find(recipe.method).images)
-    run = Run(replace(recipe, batch=batch), machine, data)
+    run = Run(replace(recipe, batch=batch, compile="never"), machine, data)  # which would take longer than the step
     kept = _Kept(run.parameters)
     with torch.autograd.graph.saved_tensors_hooks(kept.pack, _Saved.unpack), suppress(BadStep):
         train_step(run, next(step for step in count(recipe.steps // 2) if not run.method.declines(step)))
