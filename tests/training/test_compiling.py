@@ -4,10 +4,14 @@ import pytest
 import torch
 from torch import nn
 
+from mecam.data.shapes import shapes
 from mecam.models.registry import find
 from mecam.recipe import Recipe
 from mecam.training.compiling import compile_backbone, is_compiled
 from mecam.training.evaluate import evaluating
+from mecam.training.machine import find_machine
+from mecam.training.run import Run
+from mecam.training.step import train_step
 
 VIT = "timm/vit_tiny_patch16_224"
 
@@ -44,6 +48,21 @@ def test_what_folds_is_compiled_on_request_only() -> None:
     assert not compile_backbone(recipe(backbone="resnet8", steps=5000), network, captured=True)
     assert compile_backbone(recipe(backbone="resnet8", compile="always"), network, captured=True)
     assert network._compiled_call_impl is not None
+
+
+@pytest.mark.parametrize("values", [{"backbone": "resnet8"}, {"backbone": VIT}], ids=["whole", "blocks"])
+def test_a_virtual_domain_acts_in_a_compiled_backbone(
+    values: dict[str, object], monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """Also after a run of the same backbone without one, in the same process."""
+    compile_module = nn.Module.compile
+    monkeypatch.setattr(nn.Module, "compile", lambda self, **chosen: compile_module(self, backend="eager", **chosen))
+    for optimizer in ("adam", "mecam"):
+        chosen = recipe(optimizer=optimizer, target="art", batch=2, steps=1, compile="always", **values)
+        run = Run(chosen, find_machine("cpu"), shapes(per_class=4))
+        assert is_compiled(run.network)
+        train_step(run, 0)
+    assert not [each for each in recwarn if "no layer ran" in str(each.message)]
 
 
 class Doubling(nn.Module):

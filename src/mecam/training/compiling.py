@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from mecam.optim.registry import find as find_optimizer
@@ -18,6 +19,8 @@ def compile_backbone(recipe: Recipe, featurizer: nn.Module, *, captured: bool) -
     pays = captured and bool(blocks) and recipe.steps * find_optimizer(recipe.optimizer).passes >= LONG
     if recipe.compile == "never" or (recipe.compile == "auto" and not pays):
         return False
+    if not blocks:
+        torch.compiler.reset()  # code compiled in an earlier run of this process would skip a virtual domain's hooks
     for module in blocks or [featurizer]:
         module.compile(dynamic=False)  # equal blocks are compiled once
     return True
