@@ -154,8 +154,7 @@ class Recipe:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Recipe:
         """Load a stored recipe as it is. Entries that it lacks were added later and take the baseline's values."""
-        former = {"compile": "auto"} if values.get("compile") is False else {}  # false was the default
-        values = renamed({**values, **former})
+        values = renamed(values)
         unknown = sorted(set(values) - set(baseline()))
         if unknown:
             raise RecipeError(f"the recipe has entries of another version of mecam ({', '.join(unknown)})")

@@ -18,7 +18,7 @@ TODAY = {old: new for new, old in STORED.items()}
 # values of entries that were switches, in older files and in the digests
 SWITCHES: dict[str, dict[bool, str]] = {
     "augment": {True: "protocol", False: "none"},
-    "compile": {True: "always", False: "never"},
+    "compile": {True: "always", False: "auto"},  # false was the default
 }
 LETTERS = r"A-Za-z0-9_\x80-\U0010ffff"  # kept in names; of a character class
 FILE_NAME_BYTES = 200  # a file name has at most 255, and a run has files named after it

@@ -55,7 +55,7 @@ def test_curvature_of_two_runs_one_of_which_was_tracked(runs: dict[str, Path], t
     for name, path in runs.items():
         shown = read_curvature(path, 0)
         assert shown is not None
-        assert shown.curvature == pytest.approx(printed["runs"][name]["curvature"], rel=1e-2)
+        assert shown["curvature"] == pytest.approx(printed["runs"][name]["curvature"], rel=1e-2)
 
 
 @pytest.fixture(scope="module")

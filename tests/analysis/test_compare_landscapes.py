@@ -34,7 +34,7 @@ def test_each_run_gets_its_grid_and_its_surface_on_the_page_and_all_one_figure(r
     assert {file.parent for file in files[4:]} == set(runs.values())
     assert {event.task for event in seen} == {f"{name}, landscape" for name in runs}
     surfaces = [read_surface(path, 0) for path in runs.values()]
-    assert len({(surface.split, surface.directions) for surface in surfaces if surface is not None}) == 1
+    assert len({(surface["split"], surface["directions"]) for surface in surfaces if surface is not None}) == 1
     for name, path in runs.items():
         objective = objective_of(path, "train", limit=16, data=DATA)
         assert landscapes[name].loss[1, 1] == pytest.approx(objective.value(), rel=1e-4)

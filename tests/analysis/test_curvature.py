@@ -187,9 +187,11 @@ def test_the_page_reads_what_to_dict_gives(tmp_path: Path) -> None:
     (tmp_path / "curvature.json").write_text(json.dumps(measured.to_dict(exact(objective()))))
     read = read_curvature(tmp_path, 0)
     assert read is not None
-    assert (read.split, read.rho) == ("random", [0.1, 0.2])
-    np.testing.assert_allclose(np.array(read.curvature, dtype=float), [row.curvature for row in measured.at], rtol=1e-3)
-    assert read.largest_eigenvalue == pytest.approx(exact(objective()).eigenvalue, rel=1e-3)
+    assert (read["split"], read["rho"]) == ("random", [0.1, 0.2])
+    np.testing.assert_allclose(
+        np.array(read["curvature"], dtype=float), [row.curvature for row in measured.at], rtol=1e-3
+    )
+    assert read["largest_eigenvalue"] == pytest.approx(exact(objective()).eigenvalue, rel=1e-3)
 
 
 @pytest.mark.parametrize(("name", "starts"), [("c.png", b"\x89PNG"), ("c.svg", b"<?xml")])

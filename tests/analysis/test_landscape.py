@@ -86,9 +86,9 @@ def test_the_page_reads_what_is_written(tmp_path: Path):
     (tmp_path / "landscape.json").write_text(json.dumps(grid.to_dict()))
     surface = read_surface(tmp_path, 7)
     assert surface is not None
-    assert (surface.run, surface.split, surface.directions) == (7, "train", "random, seed 0")
-    assert (surface.x, surface.y) == (list(GRID), list(GRID[:2]))
-    np.testing.assert_allclose(np.array(surface.loss, dtype=float), grid.loss, rtol=1e-3)
+    assert [surface[name] for name in ("run", "split", "directions")] == [7, "train", "random, seed 0"]
+    assert (surface["x"], surface["y"]) == (list(GRID), list(GRID[:2]))
+    np.testing.assert_allclose(np.array(surface["loss"], dtype=float), grid.loss, rtol=1e-3)
 
 
 def test_a_second_call_resumes_and_finds_the_same(tmp_path: Path):

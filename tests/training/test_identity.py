@@ -20,6 +20,7 @@ from mecam.runs import CircumstancesWarning, RunError, RunFolder, checkpoint
 from mecam.storage.checksums import seal
 from mecam.training import Interrupted, environment, train
 from mecam.training.rerun import rerun
+from tests.training.pixels import with_pixels
 
 SMALL = {"target": "sketch", "steps": 4, "evaluate_every": 2, "batch": 2, "image_size": 8}
 
@@ -46,7 +47,7 @@ def relabelled(data: ShapesSet) -> ShapesSet:
     """Swap an image of the first class with one of the last."""
     pixels = [images.copy() for images in data.pixels]
     pixels[0][[0, -1]] = pixels[0][[-1, 0]]
-    return replace(data, pixels=tuple(pixels))
+    return with_pixels(data, pixels)
 
 
 @pytest.mark.attack("What a run is trained on")

@@ -16,6 +16,7 @@ from mecam.serving import load_model
 from mecam.training import loop, train
 from mecam.training.nonfinite import NonFiniteError, finite_or
 from mecam.training.run import Run
+from tests.training.pixels import with_pixels
 
 BAD = 2  # the step whose batch is bad
 
@@ -199,7 +200,7 @@ def test_the_device_chooses_between_running_states_alike() -> None:
 @pytest.mark.attack("Non-finite numbers")
 def test_batches_with_nothing_in_them(data: ShapesSet, tmp_path: Path) -> None:
     """Images of one colour, all of them the same: every method trains."""
-    flat = replace(data, pixels=tuple(np.full_like(images, 7) for images in data.pixels))
+    flat = with_pixels(data, (np.full_like(images, 7) for images in data.pixels))
     for method in METHODS:
         chosen = recipe(method=method, batch=max(2, METHODS[method].images), steps=1, evaluate_every=1)
         folder = train(chosen, tmp_path, device="cpu", data=flat)

@@ -1,7 +1,6 @@
 """A run once more: the same bytes, or the first thing that differs."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from mecam.recipe import Recipe
 from mecam.runs import RunError, RunFolder
 from mecam.training import environment, train
 from mecam.training.rerun import Comparison, _expected, rerun
+from tests.training.pixels import with_pixels
 
 SMALL = {"target": "sketch", "steps": 4, "evaluate_every": 2, "batch": 2, "image_size": 8}
 
@@ -40,7 +40,7 @@ def test_the_same_recipe_gives_the_same_bytes(run: RunFolder, data: ShapesSet, t
 
 @pytest.mark.attack("Reruns")
 def test_the_first_differences_are_reported(run: RunFolder, data: ShapesSet, tmp_path: Path) -> None:
-    other = replace(data, pixels=tuple(np.ascontiguousarray(images[..., ::-1]) for images in data.pixels))
+    other = with_pixels(data, (np.ascontiguousarray(images[..., ::-1]) for images in data.pixels))
     found = rerun(run, tmp_path, device="cpu", data=other)
     told = dict(line.split(": ", 1) for line in found.differences)
     assert list(told) == [
