@@ -104,19 +104,24 @@ def check_switch(owner: str, name: str, value: object) -> None:
 class Configurable:
     """A class whose constructor takes, by keyword, the hyperparameters that it declares as attributes.
 
-    A class with a constructor of its own may list them in `hyperparameters` instead.
+    A class with a constructor of its own may list them in `hyperparameters` instead. Those that it leaves out remain
+    arguments of its bases' constructors.
     """
 
     hyperparameters: ClassVar[Mapping[str, Hyperparameter]] = {}
+    _declared: ClassVar[Mapping[str, Hyperparameter]] = {}  # those of all bases
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
         if own := {name: each for name, each in vars(cls).items() if isinstance(each, Hyperparameter)}:
             cls.hyperparameters = {**cls.hyperparameters, **own}
+        cls._declared = {**cls._declared, **cls.hyperparameters}
 
     def __init__(self, **settings: float | None) -> None:
-        if unknown := settings.keys() - self.hyperparameters.keys():
+        super().__init__()
+        if unknown := settings.keys() - self._declared.keys():
             raise TypeError(f"{type(self).__name__} has no hyperparameter {', '.join(sorted(unknown))}")
-        for name, declared in self.hyperparameters.items():
+        for name, declared in self._declared.items():
             value = settings.get(name, declared.default)
             if value is not None:
                 declared.check(type(self).__name__, name, value)
