@@ -601,3 +601,10 @@ def test_a_file_that_changes_meanwhile_is_reported(tmp_path: Path) -> None:
 
         with pytest.raises(DataError, match=r"art/cat/0002\.png changed while it was packed"):
             pack(root, tmp_path / "store", progress=grow)
+
+
+def test_impossible_options_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"mode must be .*, got 'zip'"):
+        pack(tmp_path, tmp_path / "store", mode="zip")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"side must be at least 1 pixel, got 0"):
+        pack(tmp_path, tmp_path / "store", side=0)

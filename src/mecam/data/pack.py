@@ -56,6 +56,10 @@ def pack(
         name: the data set's name; the folder's if not given.
         progress: called about ten times per second, from the calling thread.
     """
+    if mode not in ("auto", "decoded", "encoded"):
+        raise ValueError(f'mode must be "auto", "decoded" or "encoded", got {mode!r}')
+    if side < 1:
+        raise ValueError(f"side must be at least 1 pixel, got {side}")
     report, threads = progress or silent, workers or available_cores()
     folder = source if isinstance(source, Scan) else scan(Path(source))
     _require_outside(Path(out), folder.source)
