@@ -153,6 +153,16 @@ def test_a_folder_elsewhere_is_visited_once_though_linked_twice(root: Path, tmp_
     assert "'b/fox' is a folder that was visited already and is ignored" in scanned.notes
 
 
+def test_of_two_links_the_first_by_path_is_visited(root: Path, tmp_path: Path) -> None:
+    elsewhere = tree(tmp_path / "elsewhere", "1.png")
+    (root / "a" / "cat" / "more").symlink_to(elsewhere)
+    (root / "c").symlink_to(elsewhere)
+    scanned = scan(root)
+    assert "a/cat/more/1.png" in scanned.files[0]
+    assert scanned.domains == ("a", "b")
+    assert scanned.notes == ("'c' is a folder that was visited already and is ignored",)
+
+
 def test_links_to_folders_and_files_elsewhere_are_followed(root: Path, tmp_path: Path) -> None:
     tree(tmp_path / "disk", "c/cat/1.png", "c/dog/1.png", "image.png")
     (root / "c").symlink_to(tmp_path / "disk" / "c")

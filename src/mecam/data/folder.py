@@ -132,10 +132,12 @@ class _Walk:
         """Yield the folders at this depth below a folder, by their paths from the root."""
         folders, files = self._read(self.root / inside)
         self._note(self.root / inside, "not folders", [file.name for file in files])
-        if not inside:
-            self.top = folders
-        for name in folders:
-            path = f"{inside}/{name}" if inside else name
+        for folder in folders:
+            if not self._enter(folder):
+                continue
+            if not inside:
+                self.top.append(folder.name)
+            path = f"{inside}/{folder.name}" if inside else folder.name
             yield from [path] if depth == 1 else self.below(depth - 1, path)
 
     def images(self, folder: Path) -> list[str]:
@@ -144,7 +146,8 @@ class _Walk:
         while pending:
             inside = pending.pop()
             folders, files = self._read(folder / inside)
-            pending += [f"{inside}/{name}" if inside else name for name in folders]
+            names = [entry.name for entry in folders if self._enter(entry)]
+            pending += [f"{inside}/{name}" if inside else name for name in names]
             for file in files:
                 path = f"{inside}/{file.name}" if inside else file.name
                 if _is_image(file):
@@ -154,8 +157,8 @@ class _Walk:
         self._note(folder, "not images", sorted(skipped))
         return [path for *_, path in sorted(images)]
 
-    def _read(self, folder: Path) -> tuple[list[str], list[os.DirEntry[str]]]:
-        """Return the names of the folders to visit in a folder, and its files, sorted by name."""
+    def _read(self, folder: Path) -> tuple[list[os.DirEntry[str]], list[os.DirEntry[str]]]:
+        """Return the folders in a folder, and its files, sorted by name."""
         try:
             with os.scandir(folder) as iterator:
                 entries = sorted(iterator, key=lambda entry: entry.name)
@@ -167,8 +170,7 @@ class _Walk:
         self.dead += [self._shown(entry.path) for entry in dead]
         self._note(folder, "links that lead nowhere", [entry.name for entry in dead])
         alive = [entry for entry in visible if entry not in dead]
-        folders = [entry.name for entry in alive if entry.is_dir() and self._enter(entry)]
-        return folders, [entry for entry in alive if not entry.is_dir()]
+        return [entry for entry in alive if entry.is_dir()], [entry for entry in alive if not entry.is_dir()]
 
     def _enter(self, entry: os.DirEntry[str]) -> bool:
         """Return whether to visit the folder; a link back into the root is visited at its target."""
