@@ -359,6 +359,15 @@ class TestInterruption:
         pack(root, tmp_path / "store")
         assert contents(tmp_path / "store") == whole
 
+    @pytest.mark.parametrize("done", [False, True])
+    def test_leftovers_of_the_first_version_are_removed(self, root: Path, tmp_path: Path, done: bool) -> None:
+        if done:
+            pack(root, tmp_path / "store")
+        (tmp_path / ".store.packing").mkdir()
+        (tmp_path / ".store.packing" / "data.bin").write_bytes(b"half")
+        pack(root, tmp_path / "store")
+        assert not (tmp_path / ".store.packing").exists()
+
     def test_leftovers_of_a_folder_that_changed_are_not_used(
         self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -243,7 +243,8 @@ def _pack_halfway(images: Path, out: Path) -> None:
         shutil.rmtree(out)
         _pack_all_but_the_move(images, out)
     [work] = leftovers(out / "store")
-    work.rename(out / ".store.packing")  # the same name in both folders, to swap files
+    work.rename(out / f".store.packing-{0:016x}")  # the same name in both folders, to swap files
+    assert leftovers(out / "store"), "a successor finds it"
     _writing.SHARD_BYTES = size
 
 

@@ -67,7 +67,7 @@ def publish(folder: Path, place: Path) -> bool:
 
 def leftovers(place: Path) -> list[Path]:
     """Return the folders of writers of `place`."""
-    name = re.compile(rf"\.{re.escape(place.name)}\.packing-[0-9a-f]{{16}}")
+    name = re.compile(rf"\.{re.escape(place.name)}\.packing(-[0-9a-f]{{16}})?")  # 0.1.0 had no token
     return [Path(entry.path) for entry in os.scandir(place.parent) if name.fullmatch(entry.name)]
 
 
