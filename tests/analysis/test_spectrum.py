@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mecam.analysis.objective import Objective
-from mecam.analysis.spectrum import End, density, eigenpairs, eigenvalues, plot, trace
+from mecam.analysis.spectrum import End, density, eigenpairs, eigenvalues, largest, plot, trace
 from mecam.progress import Event
 from tests.analysis.nets import data, dense_hessian, flat, network, objective, quadratic
 
@@ -53,16 +53,28 @@ def test_the_default_tolerance_and_float32_give_one_percent() -> None:
         assert abs(result.values[0]) == pytest.approx(float(true), rel=0.01)
 
 
-def test_one_eigenvalue_takes_few_products() -> None:
-    result = eigenvalues(known())
+def test_the_largest_alone_takes_fewer_products() -> None:
+    result = largest(known(), tolerance=1e-3)
     assert result.values == pytest.approx((-9,), rel=1e-5)
-    assert result.products < eigenvalues(known(), 2).products
+    assert result.tolerance == 1e-3
+    assert result.products < eigenvalues(known()).products
+    true = torch.linalg.eigvalsh(dense_hessian(flat(objective().parameters))).abs().max()
+    assert abs(largest(objective()).values[0]) == pytest.approx(float(true), rel=0.01)
+
+
+def test_the_largest_reports_what_it_reached() -> None:
+    result = largest(known(), tolerance=1e-9, most=4)
+    assert result.products == 4
+    assert result.tolerance > 1e-9
+    assert abs(result.values[0] + 9) <= 9 * result.tolerance * 1.001  # an eigenvalue is that near; here it is this one
+    with pytest.raises(ValueError, match="most=0 is not allowed"):
+        largest(known(), most=0)
 
 
 @pytest.mark.parametrize("size", [1, 3, 50])
 def test_the_largest_of_small_and_flat_losses(size: int) -> None:
-    assert eigenvalues(quadratic(torch.zeros(size, size), torch.ones(size))).values == (0,)
-    assert eigenvalues(quadratic(2 * torch.eye(size), torch.ones(size))).values == pytest.approx((2,))
+    assert largest(quadratic(torch.zeros(size, size), torch.ones(size))).values == (0,)
+    assert largest(quadratic(2 * torch.eye(size), torch.ones(size))).values == pytest.approx((2,))
 
 
 def test_eigenvectors_are_unit_directions_on_which_the_hessian_is_the_eigenvalue() -> None:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 CURVATURE_IMAGES, EIGENVALUE_IMAGES, LANDSCAPE_IMAGES = 1024, 512, 256
 # images per batch on a GPU; a second backward takes several times the memory of a first
 BATCH, EIGENVALUE_BATCH = 256, 64
-EIGENVALUE_TOLERANCE = 1e-2  # relative
 GRIDS: Mapping[str, tuple[Literal[1, 2], int]] = {"line": (1, 21), "plane": (2, 11)}  # dimensions, points per axis
 RADIUS = 0.25  # there the loss of a fine-tuned network is 10 to 40 times that at its weights
 
@@ -77,8 +76,7 @@ def _eigenvalue(path: Path, data: DomainSet, device: str) -> dict[str, Any]:
     """Measure the Hessian's eigenvalue of largest magnitude on source training images."""
     from mecam.analysis import spectrum
 
-    objective = _objective(path, "train", data, device, EIGENVALUE_IMAGES, EIGENVALUE_BATCH)
-    largest = spectrum.eigenvalues(objective, tolerance=EIGENVALUE_TOLERANCE)
+    largest = spectrum.largest(_objective(path, "train", data, device, EIGENVALUE_IMAGES, EIGENVALUE_BATCH))
     return {
         "split": largest.data,
         "images": largest.samples,

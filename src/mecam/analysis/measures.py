@@ -34,7 +34,7 @@ def _trace(kind: type[Hessian | GaussNewton | EmpiricalFisher], f: Objective, pr
 
 
 def _both(kind: type[GaussNewton | EmpiricalFisher], f: Objective, progress: Progress) -> tuple[float, float]:
-    largest = spectrum.eigenvalues(kind(f), tolerance=TOLERANCE, progress=progress).values[0]
+    largest = spectrum.largest(kind(f), tolerance=TOLERANCE, progress=progress).values[0]
     return largest, *_trace(kind, f, progress)
 
 
