@@ -226,7 +226,7 @@ def _folded(
             return convolve(x, conv.weight * scale[:, None, None, None], bias, residual, convolution, act)
     tensors = x, conv.weight, bn.weight, bn.bias, residual
     half = precision(x) in (torch.bfloat16, torch.float16)
-    evaluates = not torch.is_grad_enabled() and not conv.training
+    evaluates = not torch.is_grad_enabled() and not conv.training and torch.version.hip is None  # cuDNN is NVIDIA's
     if evaluates and half and isinstance(convolution, Geometry) and act == RELU and pooling is None:
         return _by_cudnn(*tensors, statistics, convolution)
     out: Tensor = FoldedConvolution.apply(*tensors, statistics, convolution, act, pooling)  # type: ignore[no-untyped-call]
