@@ -1,4 +1,4 @@
-"""Ranges are checked, and said, at the door."""
+"""Ranges of hyperparameters are checked, and named in errors."""
 
 import pytest
 import torch
@@ -72,3 +72,8 @@ def test_other_bases_are_constructed_too() -> None:
             self.layer = torch.nn.Linear(2, 2)
 
     assert len(list(Trained().parameters())) == 2
+
+
+def test_a_default_is_changed_by_a_declaration() -> None:
+    with pytest.raises(TypeError, match=r"Milder.share is a hyperparameter of its base.*Hyperparameter\(\.\.\., 0.1\)"):
+        type("Milder", (Declares,), {"share": 0.1})

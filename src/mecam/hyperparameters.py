@@ -115,6 +115,12 @@ class Configurable:
         super().__init_subclass__(**options)
         if own := {name: each for name, each in vars(cls).items() if isinstance(each, Hyperparameter)}:
             cls.hyperparameters = {**cls.hyperparameters, **own}
+        for name in cls._declared.keys() & vars(cls).keys() - own.keys():
+            if isinstance(vars(cls)[name], (int, float)):
+                raise TypeError(
+                    f"{cls.__name__}.{name} is a hyperparameter of its base; change its default by {name} = "
+                    f"Hyperparameter(..., {vars(cls)[name]!r}), or give {name} to the constructor"
+                )
         cls._declared = {**cls._declared, **cls.hyperparameters}
 
     def __init__(self, **settings: float | None) -> None:
