@@ -54,6 +54,7 @@ class Leftovers(AbstractContextManager["Leftovers"]):
         self.first = self.held if every else [block[-1] for block in blocks if block]
         self.all_hooked = every
         self.uncleared = False
+        self.same: list[Held] = []  # after the closure: what it did not clear by None
         self.hooks = ExitStack()
 
     def __enter__(self) -> Leftovers:
@@ -75,15 +76,12 @@ class Leftovers(AbstractContextManager["Leftovers"]):
 
         self.hooks.callback(held.parameter.register_hook(look).remove)  # type: ignore[no-untyped-call]
 
-    def clears_by_none(self) -> bool:
-        """Return whether no gradient is still the same tensor."""
-        return not any(held.same() for held in self.held)
-
     def require_cleared(self, loss: object, how_to_step: str) -> None:
         """Refuse gradients that were not cleared, and a closure that did nothing."""
-        left = [held for held in self.held if held.untouched()]
+        self.same = [held for held in self.held if held.same()]
+        left = [held for held in self.same if held.untouched()]
         if loss is None and self.held and len(left) == len(self.held):
             raise TypeError(f"the closure did nothing, and there are gradients from before it. {how_to_step}")
         # FSDP2 adds to the shard's gradient without calling hooks: there only a new tensor proves the clearing
-        if self.uncleared or left or any(is_distributed(held.parameter) and held.same() for held in self.held):
+        if self.uncleared or left or any(is_distributed(held.parameter) for held in self.same):
             raise RuntimeError(UNCLEARED)

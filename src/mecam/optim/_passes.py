@@ -117,7 +117,7 @@ class Passes:
         if leftovers is not None:
             leftovers.require_cleared(loss, HOW_TO_STEP)
             if leftovers.held:
-                self.watch_every = not leftovers.clears_by_none()
+                self.watch_every = bool(leftovers.same)
         return self.take(loss)
 
     def restore(self) -> None:
@@ -146,15 +146,32 @@ class Passes:
             raise TypeError("the closure returned None; it must return the loss")
         if not self.losses and self.after_first is not None:
             self.after_first()
-        taken: set[int] = set()
-        filled = filled_again(self.space.kinds[0].device)
-        gradient = self.space.vector(lambda parameter: _own_gradient(parameter, taken, copy=filled))
+        gradient = self._own_gradients(copy=filled_again(self.space.kinds[0].device))
         if self.unscale is not None:
             gradient = (self.unscale * gradient).collapse(into=gradient)
             self.finite = is_finite(gradient) if self.finite is None else self.finite & is_finite(gradient)
         self.losses.append(_kept_loss(loss))
         self.gradients = [*self.gradients, gradient] if self.record else [gradient]
         return gradient
+
+    def _own_gradients(self, *, copy: bool) -> Vector:
+        """Return the gradients as tensors that no later backward overwrites."""
+        gradients = [parameter.grad for parameter in self.space.parameters]
+        if not copy and _are_plain([gradient for gradient in gradients if gradient is not None]):
+            each = iter(gradients)
+            return Vector(self.space, [(1.0, [[next(each) for _ in block] for block in self.space.blocks])])
+        taken: set[int] = set()
+        return self.space.vector(lambda parameter: _own_gradient(parameter, taken, copy=copy))
+
+
+def _are_plain(gradients: list[Tensor]) -> bool:
+    """Return whether all are dense tensors with memory of their own: the usual case, in one loop."""
+    for each in gradients:
+        if type(each) is not Tensor or each.layout is not torch.strided or each.is_complex():
+            return False
+        if each.requires_grad or each._is_view() or 0 in each.stride():
+            return False
+    return len({each.data_ptr() for each in gradients}) == len(gradients)
 
 
 def _kept_loss(loss: Any) -> Any:
