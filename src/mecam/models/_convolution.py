@@ -10,7 +10,7 @@ long.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +19,7 @@ from torch import Tensor
 COLUMNS = 3  # of a depthwise kernel, for which oneDNN has a fast gradient
 
 aten = torch.ops.aten
+MaybeTensor = TypeVar("MaybeTensor", Tensor, Tensor | None)
 
 
 class Geometry(NamedTuple):
@@ -102,12 +103,14 @@ def convolve(
 ) -> Tensor:
     """Return act(conv(x) + bias + residual), in autocast's dtype where autocast is on."""
     dtype = precision(x)
-    x = x.to(dtype).contiguous(memory_format=torch.channels_last)
-    if residual is not None:
-        residual = residual.to(dtype).contiguous(memory_format=torch.channels_last)
-    tensors = x, weight.to(dtype), bias.to(dtype), residual
+    tensors = laid_out(x, dtype), weight.to(dtype), bias.to(dtype), laid_out(residual, dtype)
     out: Tensor = Convolution.apply(*tensors, geometry, act)  # type: ignore[no-untyped-call]
     return out
+
+
+def laid_out(x: MaybeTensor, dtype: torch.dtype) -> MaybeTensor:
+    """Return a map in this dtype, channels last."""
+    return None if x is None else x.to(dtype).contiguous(memory_format=torch.channels_last)
 
 
 def precision(x: Tensor) -> torch.dtype:

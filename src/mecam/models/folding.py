@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from mecam._triton import kernels
-from mecam.models._convolution import Geometry, aten, convolve, precision
+from mecam.models._convolution import Geometry, aten, convolve, laid_out, precision
 
 NONE, RELU, RELU6 = -1.0, math.inf, 6.0  # upper bound of the activation; NONE: no activation
 
@@ -170,15 +170,13 @@ class FoldedConvolution(torch.autograd.Function):
         pooling: Pooling | None,
     ) -> Tensor:
         dtype, pieces = precision(x), _kernels("_kernels")
-        x = x.to(dtype).contiguous(memory_format=torch.channels_last)
+        x = laid_out(x, dtype)
         folded, bias = pieces.fold(weight, gamma, beta, statistics, dtype)
         z = convolution.of(x, folded).contiguous(memory_format=torch.channels_last)
         ctx.shape, which = z.shape, None
         if pooling is not None:
             z, which = pooling.of(z)
-        if residual is not None:
-            residual = residual.to(dtype).contiguous(memory_format=torch.channels_last)
-        y: Tensor = pieces.finish(z, bias, residual, act)
+        y: Tensor = pieces.finish(z, bias, laid_out(residual, dtype), act)
         ctx.save_for_backward(x, folded, None if act == NONE else y, weight, gamma, which)
         ctx.statistics, ctx.convolution, ctx.act, ctx.pooling = statistics, convolution, act, pooling
         return y
@@ -247,14 +245,13 @@ def _by_cudnn(
     So it is for evaluations: an error of rounding that is the same at every position does not enter a gradient.
     """
     dtype = precision(x)
-    x = x.to(dtype).contiguous(memory_format=torch.channels_last)
     folded, bias = _kernels("_kernels").fold(weight, gamma, beta, statistics, dtype)
+    inputs, other = (laid_out(x, dtype), folded), laid_out(residual, dtype)
     out: Tensor
-    if residual is None:
-        out = aten.cudnn_convolution_relu(x, folded, bias.to(dtype), *geometry)
+    if other is None:
+        out = aten.cudnn_convolution_relu(*inputs, bias.to(dtype), *geometry)
     else:
-        residual = residual.to(dtype).contiguous(memory_format=torch.channels_last)
-        out = aten.cudnn_convolution_add_relu(x, folded, residual, 1.0, bias.to(dtype), *geometry)
+        out = aten.cudnn_convolution_add_relu(*inputs, other, 1.0, bias.to(dtype), *geometry)
     return out
 
 
