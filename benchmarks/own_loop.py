@@ -5,9 +5,9 @@
 
 "SAM, plain loop" is the two-step SAM that most projects copy (davda54/sam): it adds the perturbation and subtracts it.
 "SAGM, plain loop" is the step of the public SAGM code, written the same way. Neither has a step that can be captured.
-"pytorch_optimizer.SAM" appears where that package is installed. The optimizers of a row take turns, unless compiled.
-On a GPU, a second table shows for how long a step keeps the GPU busy, and with how many kernels. The rest of the step's
-time, the GPU waits to be told what to do.
+"pytorch_optimizer.SAM" appears where that package is installed. "2 passes" and "3 passes" update nothing.
+The columns of a row take turns, except with reduce-overhead. `--work` adds a table of how long a step keeps a GPU busy,
+and with how many kernels. The rest of the step's time, the GPU waits to be told what to do.
 """
 
 from __future__ import annotations
@@ -51,6 +51,17 @@ WAYS = {
     "compiled, reduce-overhead": Way(compiled="reduce-overhead"),
     "compiled, captured": Way(compiled="default", captured=True),
 }
+
+
+class Passes:
+    """No optimizer: what the passes of one take alone."""
+
+    def __init__(self, count: int, model: nn.Module) -> None:
+        self.count, self.zero_grad = count, model.zero_grad
+
+    def step(self, closure: Any) -> Any:
+        losses = [closure() for _ in range(self.count)]
+        return losses[0]
 
 
 class PlainSAM(torch.optim.Adam):
@@ -103,7 +114,7 @@ def restore(weights: list[Tensor], moved: list[Tensor]) -> None:
         p.sub_(e)
 
 
-OPTIMIZERS: dict[str, Callable[[Any, nn.Module], torch.optim.Optimizer]] = {
+OPTIMIZERS: dict[str, Callable[[Any, nn.Module], Any]] = {
     "Adam": lambda p, _: torch.optim.Adam(p, lr=1e-6, fused=True),
     "SAM": lambda p, m: SAM(p, torch.optim.Adam, lr=1e-6, fused=True, model=m, nonfinite="skip"),
     "MeCAM": lambda p, m: MeCAM(
@@ -114,9 +125,12 @@ OPTIMIZERS: dict[str, Callable[[Any, nn.Module], torch.optim.Optimizer]] = {
         nonfinite="skip",
         virtual_domain=MixStyle().attach(m, ["layer1", "layer2", "layer3"]),
     ),
+    "2 passes": lambda _, m: Passes(2, m),
+    "3 passes": lambda _, m: Passes(3, m),
     "SAM, plain loop": lambda p, _: PlainSAM(p, lr=1e-6, fused=True),
     "SAGM, plain loop": lambda p, _: PlainSAGM(p, lr=1e-6, fused=True),
 }
+CAPTURED = ["Adam", "SAM", "MeCAM"]
 PEERS = ["SAM, plain loop", "SAGM, plain loop"]
 if find_spec("pytorch_optimizer"):
     import pytorch_optimizer
@@ -134,7 +148,9 @@ if find_spec("pytorch_optimizer"):
 
 
 def main() -> None:
-    options = parse(__doc__, device="cuda", network="resnet50", batch=96, size=224, steps=30, ways=list(WAYS))
+    numbers = {"batch": 96, "size": 224, "steps": 30}
+    options = parse(__doc__, device="cuda", network="resnet50", **numbers, ways=list(WAYS), work=False)
+    torch._dynamo.config.skip_nnmodule_hook_guards = False  # MixStyle is a hook: MeCAM's network needs code of its own
     failed: list[str] = []
     times = [measure(way, milliseconds, options, failed) for way in options.ways]
     facts = {
@@ -143,7 +159,7 @@ def main() -> None:
     }
     lines = heading("Steps of a loop of your own", options.device, facts)
     lines += table(["way", *OPTIMIZERS], [time_row(way, row) for way, row in zip(options.ways, times, strict=True)])
-    if options.device == "cuda":  # after all times: a profiler may slow what follows it
+    if options.work:  # after all times: a profiler may slow what follows it
         work = [measure(way, gpu_work, options, failed) for way in options.ways]
         lines += ["", "GPU work per step: ms busy, kernels"]
         lines += table(["way", *OPTIMIZERS], [work_row(way, row) for way, row in zip(options.ways, work, strict=True)])
@@ -171,10 +187,10 @@ def measure(
     failed: list[str],
 ) -> dict[str, Any]:
     """Return what `look` finds for each optimizer, without those that cannot run this way."""
-    names = [name for name in OPTIMIZERS if not (WAYS[way].captured and name in PEERS)]
+    names = CAPTURED if WAYS[way].captured else list(OPTIMIZERS)
     found: dict[str, Any] = {}
-    for group in [[name] for name in names] if WAYS[way].compiled else [names]:
-        torch._dynamo.reset()
+    torch._dynamo.reset()
+    for group in [[name] for name in names] if WAYS[way].compiled == "reduce-overhead" else [names]:
         steps: Steps = {}
         for name in group:
             try:
