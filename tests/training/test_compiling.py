@@ -7,7 +7,7 @@ from torch import nn
 from mecam.data.shapes import shapes
 from mecam.models.registry import find
 from mecam.recipe import Recipe
-from mecam.training.compiling import compile_backbone, is_compiled
+from mecam.training.compiling import Tiles, compile_backbone, is_compiled
 from mecam.training.evaluate import evaluating
 from mecam.training.machine import find_machine
 from mecam.training.run import Run
@@ -63,6 +63,28 @@ def test_a_virtual_domain_acts_in_a_compiled_backbone(
         assert is_compiled(run.network)
         train_step(run, 0)
     assert not [each for each in recwarn if "no layer ran" in str(each.message)]
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_tiles_are_the_convolution(layout: torch.memory_format) -> None:
+    torch.manual_seed(0)
+    conv = nn.Conv2d(3, 8, (4, 2), (4, 2), dtype=torch.float64).to(memory_format=layout)  # type: ignore[call-overload]
+    x = torch.randn(2, 3, 18, 15, dtype=torch.float64, requires_grad=True)  # rows and columns are left over
+    inputs = [x, *conv.parameters()]
+    expected = conv(x)
+    conv.__class__ = Tiles
+    found = conv(x)
+    torch.testing.assert_close(found, expected)
+    gradients = [torch.autograd.grad(out.sin().sum(), inputs) for out in (found, expected)]
+    torch.testing.assert_close(*gradients)
+
+
+def test_patches_of_compiled_transformers_are_tiles() -> None:
+    network = featurizer()
+    weights = network.state_dict()
+    compile_backbone(recipe(compile="always"), network, captured=True)
+    assert type(network.patch_embed.proj) is Tiles
+    assert network.state_dict().keys() == weights.keys()
 
 
 class Doubling(nn.Module):

@@ -32,3 +32,17 @@ def test_mixing_agrees_with_float64(dtype: torch.dtype, tolerance: float, channe
 def test_other_layouts_are_left_to_torch() -> None:
     assert not has_kernels(torch.rand(2, 3, 4, device="cuda"))
     assert not has_kernels(torch.rand(2, 4, 3).transpose(1, 2))
+
+
+def test_second_derivatives_agree_with_float64() -> None:
+    """AdaHessian and IGA take them."""
+    torch.manual_seed(0)
+    there = torch.randn(6, 16, 4, 4, device="cuda").contiguous(memory_format=torch.channels_last).flatten(2)
+    there.requires_grad_()
+    here = there.detach().double().cpu().requires_grad_()
+    lam, partner, along = torch.rand(6), torch.randperm(6), torch.randn(6, 16, 16)
+    products = []
+    for x, by in ((there, lam.cuda()), (here, lam.double())):
+        (slope,) = torch.autograd.grad(mix_style(x, by, partner.to(x.device)).pow(3).sum(), x, create_graph=True)
+        products.append(torch.autograd.grad(slope, x, along.to(x))[0].double().cpu())
+    torch.testing.assert_close(*products, rtol=1e-4, atol=1e-3)

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from mecam._triton import kernels
 from mecam.models._convolution import Geometry, aten, convolve, laid_out, precision
@@ -182,8 +181,12 @@ class FoldedConvolution(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # torch's once_differentiable lets torch.autograd.grad leave out these terms
+            raise RuntimeError(
+                "a batch norm folded by Triton kernels has first derivatives only, and create_graph=True asks for "
+                "second ones; use a network that fold_frozen was not called for"
+            )
         x, folded, y, weight, gamma, which = ctx.saved_tensors
         pieces = _kernels("_kernels")
         dz, sums = pieces.start_back(dy.contiguous(memory_format=torch.channels_last), y, ctx.act)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
+from mecam.models._convolution import precision
 from mecam.optim.registry import find as find_optimizer
 from mecam.recipe import Recipe
 
@@ -23,7 +25,29 @@ def compile_backbone(recipe: Recipe, featurizer: nn.Module, *, captured: bool) -
         torch.compiler.reset()  # code compiled in an earlier run of this process would skip a virtual domain's hooks
     for module in blocks or [featurizer]:
         module.compile(dynamic=False)  # equal blocks are compiled once
+    for module in featurizer.modules():
+        if blocks and type(module) is nn.Conv2d and _tiles(module):
+            module.__class__ = Tiles
     return True
+
+
+class Tiles(nn.Conv2d):
+    """A convolution whose windows tile the map, such as a patch embedding, as a matrix product.
+
+    On an H200 ViT-B/16's takes 0.15 ms per pass instead of 0.9 (benchmarks/results/gpu_compile.md).
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        (rows, columns), (height, width) = self.kernel_size, x.shape[2:]
+        down, across = height // rows, width // columns
+        x = x[:, :, : down * rows, : across * columns].to(precision(x)).permute(0, 2, 3, 1)
+        tiles = x.reshape(len(x), down, rows, across, columns, -1).transpose(2, 3).flatten(3)
+        return F.linear(tiles, self.weight.permute(0, 2, 3, 1).flatten(1), self.bias).permute(0, 3, 1, 2)
+
+
+def _tiles(conv: nn.Conv2d) -> bool:
+    plain = conv.groups == 1 and set(conv.dilation) == {1} and conv.padding in ("valid", (0, 0))
+    return plain and conv.kernel_size == conv.stride != (1, 1)
 
 
 def is_compiled(network: nn.Module) -> bool:

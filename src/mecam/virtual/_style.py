@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from mecam._triton import kernels
 
@@ -52,10 +51,9 @@ class _Affine(torch.autograd.Function):
         return kernels(KERNELS).affine(x, a, b)  # type: ignore[no-any-return]
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         (a,) = ctx.saved_tensors
-        if not _is_channels_last(gradient):
+        if torch.is_grad_enabled() or not _is_channels_last(gradient):  # create_graph: a kernel has no derivative
             return (gradient * a).to(gradient.dtype), None, None
         return kernels(KERNELS).affine(gradient, a, None), None, None
 
