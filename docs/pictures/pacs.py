@@ -1,4 +1,4 @@
-"""Draws the plots of benchmarks/results/pacs.md, and writes its tables and one of the README from the records.
+"""Draws the plots of benchmarks/results/pacs*.md, and writes their tables and one of the README from the records.
 
 python docs/pictures/pacs.py
 """
@@ -15,17 +15,20 @@ from matplotlib.figure import Figure
 
 from mecam.benchmark.paper import curvature_beside, published
 from mecam.benchmark.records_file import Record, read_records
+from mecam.benchmark.results import read
 from mecam.benchmark.tables import AVERAGE, Key
+from mecam.figures.write import images
 from mecam.splits import half_interval
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parents[1] / "benchmarks" / "results"
-PAGES = RESULTS / "pacs.md", HERE.parents[1] / "README.md"
+PAGES = RESULTS / "pacs.md", RESULTS / "pacs_resnet50.md", HERE.parents[1] / "README.md"
 Measure = Literal["selected", "second half", "last step"]
 Values = dict[tuple[str, int], float]
 BOTH: tuple[Measure, Measure] = ("selected", "second half")
 COLORS = {"selected": "tab:blue", "second half": "tab:orange"}
 RADII = (0.01, 0.1, 0.5)  # three of the paper's five
+COMPARED = ("ERM", "SAM", "SAGM", "MeCAM")  # in the paper's figures 3 and 4 and its table 5
 TARGETS = ("art_painting", "cartoon", "photo", "sketch")
 MECAM = {"rho": 0.1, "alpha": 0.1, "beta": 0.1}
 PLAIN = {"method": "erm", "averaging": "none", "virtual": "mixstyle", "virtual_settings": {}, "method_settings": {}}
@@ -254,6 +257,26 @@ def curvature() -> Iterator[Sequence[str]]:
             yield baseline, pairs(study, found[0]), *cells
 
 
+def table5() -> Iterator[Sequence[str]]:
+    """Yield the paper's Table 5 with ResNet-50, and what goes into C at rho 0.1: means over targets and seeds."""
+    radii = (0.01, 0.05, 0.1, 0.2, 0.5)
+    yield "", "images", *(f"C, rho {rho:g}" for rho in radii), "‖∇f‖", "numerator, 0.1", "largest eigenvalue"
+    for row in COMPARED:
+        found = runs(RESNET50, row).values()
+        for split in ("train", "validation"):
+            measured = [each.measurements["curvature"][split] for each in found if "curvature" in each.measurements]
+            columns = [[each["curvature"][at] for each in measured] for at in range(len(radii))]
+            columns += [[each["gradient_norm"] for each in measured], [each["numerator"][2] for each in measured]]
+            eigenvalues = [each.measurements.get("eigenvalue", {}).get("largest_eigenvalue") for each in found]
+            columns.append([value for value in eigenvalues if value is not None and split == "train"])
+            yield row, split, *(_short(statistics.fmean(each)) if each else "" for each in columns)
+
+
+def _short(value: float) -> str:
+    """Return a number with two digits, without an exponent."""
+    return f"{float(f'{value:.2g}'):g}" if value >= 1e-4 else f"{value:.6f}"
+
+
 def cheaper() -> Iterator[Sequence[str]]:
     """Yield candidates for MeCAM's accuracy in less time."""
     yield "minus MeCAM", "study, pairs", "selected", "second half", "time, in ERM's"
@@ -276,7 +299,7 @@ def summary() -> Iterator[Sequence[str]]:
             yield where, *cells, f"{papers('MeCAM', baseline):+.1f}"
 
 
-TABLES = {each.__name__: each for each in (summary, verdicts, selection, resnet50, curvature, cheaper)}
+TABLES = {each.__name__: each for each in (summary, verdicts, selection, resnet50, curvature, table5, cheaper)}
 
 
 def written(page: str) -> str:
@@ -296,7 +319,7 @@ def written(page: str) -> str:
 def forest(path: Path) -> None:
     """Draw the differences with their 95 % intervals, and the paper's."""
     figure = Figure(figsize=(7.5, 7), layout="constrained")
-    axes = figure.add_subplot(xlabel="difference in target accuracy, points", xlim=(-8, 18))
+    axes = figure.add_subplot(xlabel="difference in target accuracy, points", xlim=(-10, 18))
     axes.axvline(0, color="0.6", linewidth=0.8)
     names: list[str] = []
     for study, row, baseline in PLOTTED:
@@ -353,9 +376,22 @@ def cost(path: Path) -> None:
     figure.savefig(path, metadata={"Date": None})
 
 
+def papers_figure(name: str, path: Path) -> None:
+    """Draw a figure of the paper from the runs with ResNet-50."""
+    file = RESULTS / RESNET50.file
+    shown = [
+        each
+        for each in read(file)[0]
+        if each.recipe.steps == RESNET50.steps and any(is_of(row, vars(each.recipe)) for row in COMPARED)
+    ]
+    path.write_bytes(images(name, file, shown, ("svg",))["svg"])
+
+
 def main(folder: Path = HERE) -> None:
     forest(folder / "pacs_differences.svg")
     cost(folder / "pacs_cost.svg")
+    papers_figure("figure3", folder / "pacs_iterations.svg")
+    papers_figure("figure4", folder / "pacs_landscapes.svg")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 
 from mecam import bench
 from mecam.benchmark.records_file import MEASUREMENTS, read_records
+from mecam.benchmark.results import read
 from mecam.cli import app
+from mecam.figures.write import images
 
 TINY = ["--steps", "2", "--set", "evaluate_every=1", "--set", "batch=4", "--set", "image_size=16"]
 LOCAL = ["--workers", "1", "--device", "cpu"]
@@ -43,8 +45,14 @@ def test_a_benchmark_from_nothing_but_its_records(tmp_path: Path) -> None:
         assert [len(record.measurements["landscape"][grid]["x"]) for grid in ("line", "plane")] == [21, 11]
         assert record.measurements == json.loads((out / run_id / MEASUREMENTS).read_text())
     table = mecam("table", out, "--format", "json").stdout
+    iterations = images("figure3", out, read(out)[0])
     shutil.rmtree(out)
     assert mecam("table", records, "--format", "json").stdout == table
+    assert images("figure3", records, read(records)[0]) == iterations
+    left_out = [
+        line for line in mecam("figures", records, "--out", tmp_path / "figures").stdout.split("\n") if "left" in line
+    ]
+    assert [line.partition(" is")[0] for line in left_out] == ["Supplementary Figure I(a)", "Supplementary Figure I(b)"]
     measured = mecam("curvature", records, "--split", "validation", "--format", "json")
     assert measured.exit_code == 0, measured.stderr
     assert json.loads(measured.stdout)["rows"]["adam"]["runs"] == 2

@@ -9,6 +9,7 @@ from mecam.benchmark import results
 from mecam.figures import iterations
 from mecam.figures.points import Missing, Point
 from mecam.recipe import Recipe
+from mecam.splits import summarize
 from tests.benchmark.folders import write_run
 from tests.report import runs
 
@@ -72,7 +73,8 @@ def test_the_weights_selected_so_far(selection: str, expected: list[float]) -> N
         record(30, 0.5, 0.2),
         record(40, 0.6, 0.3),
     ]
-    selected = iterations.selected(records, Recipe(target="sketch", selection=selection))
+    evaluations = [(one["step"], summarize(one["splits"], "sketch")) for one in records]
+    selected = iterations.selected(evaluations, Recipe(target="sketch", selection=selection))
     assert [step for step, _ in selected] == [10, 20, 30, 40]
     assert [accuracy for _, accuracy in selected] == pytest.approx(expected)
 

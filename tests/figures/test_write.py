@@ -16,7 +16,6 @@ from mecam.data.shapes import shapes
 from mecam.figures import FIGURES, iterations, write
 from mecam.figures.write import images
 from mecam.progress import Event
-from mecam.runs import RunFolder
 from tests.benchmark.folders import run_here, write_run
 
 EXPERIMENT = """
@@ -81,7 +80,7 @@ def test_every_figure_of_a_benchmark_is_written(out: Path, tmp_path: Path) -> No
 
 def test_the_last_selection_on_the_way_is_the_accuracy_of_the_run(out: Path) -> None:
     for result in results.read(out)[0]:
-        selected = iterations.selected(RunFolder(result.path).read_records(), result.recipe)
+        selected = iterations.selected(iterations._evaluations(result), result.recipe)
         assert selected[-1] == (result.recipe.steps, result.accuracy)
 
 

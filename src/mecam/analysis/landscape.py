@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -63,6 +63,12 @@ class Landscape:
             "y": list(self.y),
             "loss": [[None if math.isnan(value) else value for value in row] for row in self.loss.tolist()],
         }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Read what `to_dict` returned."""
+        setting = {name: content[name] for name in ("split", "directions", "images")}
+        return cls(tuple(content["x"]), tuple(content["y"]), np.array(content["loss"], dtype=np.float64), setting)
 
 
 def landscape(

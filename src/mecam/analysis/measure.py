@@ -19,7 +19,6 @@ from mecam.analysis.measures import Measure, find_all, further
 from mecam.analysis.runs import objective_of, virtual_domain_of
 from mecam.analysis.tracked import Record, Summary
 from mecam.benchmark import results as benchmarks
-from mecam.benchmark.records_file import read_records
 from mecam.benchmark.results import Result, read_runs
 from mecam.progress import Progress, named, silent
 from mecam.recipe import Recipe
@@ -122,9 +121,9 @@ def curvature(
 def _recorded(file: Path, split: str) -> tuple[dict[str, table5.Measured], list[str]]:
     """Return the measurements in a records file by run, and what is wrong with runs that cannot be read."""
     results, problems = benchmarks.read(file)
-    records, by_path = read_records(file), {}
+    by_path = {}
     for result in results:
-        measurements = records[result.path.name].measurements
+        measurements = {} if result.record is None else result.record.measurements
         if split in measurements.get("curvature", {}):
             curve, eigenvalue = measurements["curvature"][split], measurements.get("eigenvalue", {})
             exact = curvatures.Exact.from_dict(eigenvalue) if "largest_eigenvalue" in eigenvalue else None

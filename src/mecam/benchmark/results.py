@@ -49,6 +49,7 @@ class Result:
     balanced: float | None = None  # balanced accuracy on the unseen domain, percent; None: unknown
     classes: int = 0  # with images in the unseen domain; 0: unknown
     soup: int = 0  # runs in the average, for the model of mecam soup
+    record: Record | None = None  # all that a records file has of the run
 
     @cached_property
     def data(self) -> str:
@@ -97,7 +98,9 @@ def read(out: Path | str, *, accuracy: Accuracy = "selected") -> tuple[list[Resu
     out, half = Path(out), accuracy == "second-half"
     if out.is_file():
         records = {out / run_id: record for run_id, record in sorted(records_file.read_records(out).items())}
-        every, problems = _readable(records, lambda path: _of_record(path, records[path], half))
+        every, problems = _readable(
+            records, lambda path: replace(_of_record(path, records[path], half), record=records[path])
+        )
     else:
         every, problems = read_runs(runs_in(out), half=half)
     problems += [

@@ -133,7 +133,7 @@ def _print_outcome(outcome: Outcome, out: Path, *, time_is_up: bool) -> int:
     "mecam table records.json --accuracy second-half",
 )
 def table(
-    out: Annotated[Path, typer.Argument(help="The --out or --records of mecam bench.")],
+    out: ResultsArgument,
     format: Annotated[str, typer.Option(help="Output format: terminal, markdown, latex, csv or json.")] = "terminal",
     spread: Annotated[str, typer.Option(help="Spread over seeds: stderr, std or interval (95 %).")] = "stderr",
     select: Annotated[
@@ -193,14 +193,15 @@ def report(
     print(write(out, file, data=data, progress=lambda event: warn(event.text)))
 
 
-@command("mecam figures results --out figures")
+@command("mecam figures results --out figures", "mecam figures records.json")
 def figures(
     results: ResultsArgument,
     out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("figures"),
 ) -> None:
     """Draw the paper's figures from finished runs as PNG and SVG.
 
-    Figure 4 needs `mecam landscape` first. For each figure that is left out, the command it needs is printed.
+    Figure 4 needs `mecam landscape` or `mecam bench --measure landscape` first. For each figure that is left out, the
+    command it needs is printed.
     """
     from mecam.figures import write
 

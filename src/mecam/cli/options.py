@@ -45,7 +45,7 @@ EnsembleWith = Annotated[
     ),
 ]
 RunArguments = Annotated[list[Path], typer.Argument(help="Finished runs, or folders of runs (--out of mecam bench).")]
-ResultsArgument = Annotated[Path, typer.Argument(help="The --out of mecam bench.")]
+ResultsArgument = Annotated[Path, typer.Argument(help="The --out or --records of mecam bench.")]
 Split = Annotated[str, typer.Option(help="Images to use: train, validation (held-out source images) or target.")]
 Images = Annotated[int | None, typer.Option(help="Use a fixed subset of at most N images.")]
 FolderArgument = Annotated[Path, typer.Argument(help="A folder root/<domain>/<class>/<image>, or a CSV file.")]

@@ -7,10 +7,10 @@ each run, the accuracy of the weights that would have been selected if training 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mecam import profiles
 from mecam.analysis._figure import new_figure
@@ -20,7 +20,7 @@ from mecam.figures import _style, points
 from mecam.figures.sweeps import alike, without_settings
 from mecam.recipe import Recipe
 from mecam.runs import RunError, RunFolder
-from mecam.splits import summarize
+from mecam.splits import Summary, summarize
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -99,7 +99,7 @@ def prefixes(results: Sequence[Result]) -> list[Curve]:
                 continue
             # a run whose records cannot be read is left out; `mecam verify` reports it
             with suppress(RunError, OSError, *DAMAGE):
-                for step, accuracy in selected(RunFolder(result.path).read_records(), result.recipe):
+                for step, accuracy in selected(_evaluations(result), result.recipe):
                     values[result.target][step].append(accuracy)
         whole = {target: _of_all_seeds(at) for target, at in values.items()}
         whole = {target: at for target, at in whole.items() if len(at) > 1}
@@ -108,18 +108,27 @@ def prefixes(results: Sequence[Result]) -> list[Curve]:
     return curves
 
 
-def selected(records: Sequence[Mapping[str, Any]], recipe: Recipe) -> list[tuple[int, float]]:
+def _evaluations(result: Result) -> Iterator[tuple[int, Summary]]:
+    """Yield the accuracies after each evaluated step. A records file lacks those that the oracle selects by."""
+    if result.record is not None:
+        for each in result.record.evaluations:
+            yield each.step, Summary(each.validation, each.target, None)
+        return
+    for record in RunFolder(result.path).read_records():
+        yield record["step"], summarize(record["splits"], result.recipe.target)
+
+
+def selected(evaluations: Iterable[tuple[int, Summary]], recipe: Recipe) -> list[tuple[int, float]]:
     """Return, per evaluation after step 0, the accuracy in percent of the best weights up to it."""
     from mecam.training.selection import Best
 
     best, accuracy, accuracies = Best(recipe.selection), 0.0, []
-    for record in records:
-        summary = summarize(record["splits"], recipe.target)
-        best.offer(record["step"], summary.validation, summary.oracle, {})
-        if best.step == record["step"] and summary.target is not None:
+    for step, summary in evaluations:
+        best.offer(step, summary.validation, summary.oracle, {})
+        if best.step == step and summary.target is not None:
             accuracy = 100 * summary.target
-        if record["step"]:
-            accuracies.append((record["step"], accuracy))
+        if step and best.step is not None:
+            accuracies.append((step, accuracy))
     return accuracies
 
 

@@ -1,9 +1,10 @@
-"""Figure 4: the loss around several runs, side by side on one scale; from grids that `mecam landscape` saved."""
+"""Figure 4: the loss around several runs, side by side on one scale; from grids that were saved."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,15 +40,12 @@ class Landscapes:
 def values(out: Path, results: Sequence[Result]) -> Landscapes:
     """Return the saved grids that can be compared: one target and seed, the same images and directions."""
     groups: dict[tuple[object, ...], dict[Path, tuple[Result, Landscape]]] = {}
-    for file in sorted({*out.glob("*/landscape-*.npz"), *out.glob("*/*/landscape-*.npz")}):
-        try:
-            grid, recipe = read(file), recipe_of(file.parent)
-        except (RunError, OSError, *DAMAGE):
-            continue
+    for result, grid in _of_records(results) if out.is_file() else _of_folders(out):
+        recipe = result.recipe
         place = (recipe.data, recipe.target, recipe.seed, grid.x, grid.y)
         setting = tuple(str(grid.setting.get(name)) for name in ("split", "directions", "images"))
         if min(grid.loss.shape) > 1 and np.isfinite(grid.loss).any():
-            groups.setdefault((*place, *setting), {})[file.parent] = (Result(file.parent, recipe, None, None), grid)
+            groups.setdefault((*place, *setting), {})[result.path] = (result, grid)
     if not groups:
         raise Missing("no loss landscape was saved", "figure4", command=_command(results))
     best = max(groups.values(), key=_worth)
@@ -59,6 +57,21 @@ def values(out: Path, results: Sequence[Result]) -> Landscapes:
     first = shown[0].results[0]
     split = str(next(iter(grids.values())).setting.get("split"))
     return Landscapes(first.data, first.target, first.recipe.seed, split, grids)
+
+
+def _of_folders(out: Path) -> Iterator[tuple[Result, Landscape]]:
+    """Yield the grids that `mecam landscape` saved below a folder."""
+    for file in sorted({*out.glob("*/landscape-*.npz"), *out.glob("*/*/landscape-*.npz")}):
+        with suppress(RunError, OSError, *DAMAGE):
+            yield Result(file.parent, recipe_of(file.parent), None, None), read(file)
+
+
+def _of_records(results: Sequence[Result]) -> Iterator[tuple[Result, Landscape]]:
+    """Yield the grids that `mecam bench --measure landscape` put into a records file."""
+    for result in results:
+        plane = {} if result.record is None else result.record.measurements.get("landscape", {}).get("plane", {})
+        if plane:
+            yield result, Landscape.from_dict(plane)
 
 
 def _worth(group: Mapping[Path, tuple[Result, Landscape]]) -> tuple[int, bool, int]:

@@ -28,7 +28,9 @@ class Missing(Exception):
         self.command = command or f"mecam bench recipes/{experiment}.toml --out RESULTS"
 
     def command_for(self, out: Path) -> str:
-        """Return the command for the results in this folder."""
+        """Return the command for the results in this folder or records file."""
+        if out.is_file():
+            return self.command.replace("--out RESULTS", f"--out results --records {shlex.quote(str(out))}")
         return self.command.replace("RESULTS", shlex.quote(str(out)))
 
 

@@ -76,14 +76,15 @@ class Written:
 
 
 def write(out: Path | str, folder: Path | str = "figures", *, progress: Progress = silent) -> list[Written]:
-    """Write the paper's figures of the runs in `out` to `folder`, as PNG and SVG.
+    """Write the paper's figures to `folder`, as PNG and SVG.
 
     Args:
+        out: the runs: the `--out` or `--records` of mecam bench.
         progress: gets a warning for each run that cannot be read.
     """
     out, folder = Path(out), Path(folder)
-    if not out.is_dir():
-        raise RunError(f"there is no folder {out}; give the --out of mecam bench")
+    if not out.exists():
+        raise RunError(f"there is no folder {out}, nor a records file; give the --out or --records of mecam bench")
     finished, problems = results.read(out)
     for problem in problems:
         progress(Event(str(out), text=problem, kind="warning"))
