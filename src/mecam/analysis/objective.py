@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mecam.analysis._grouped import Grouped
+from mecam.analysis._convolutions import Convolutions
 
 Direction = Sequence[Tensor]  # one tensor for each parameter, of its shape
 Loss = Callable[[Tensor, Tensor], Tensor]  # the mean over a batch
@@ -76,7 +76,7 @@ class Objective:
     def hessian_product(self, vector: Direction) -> list[Tensor]:
         """Return H(θ) v, by a second backward."""
         total = [torch.zeros_like(parameter) for parameter in self.parameters]
-        with self.studied(), torch.enable_grad(), Grouped():
+        with self.studied(), torch.enable_grad(), Convolutions():
             for x, y in self:
                 loss = self.loss(self.model(x), y)
                 slope = torch.autograd.grad(loss, self.parameters, create_graph=True, materialize_grads=True)

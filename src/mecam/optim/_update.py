@@ -166,9 +166,10 @@ def can_decide_on_device(base: Optimizer, stepped: Iterable[Tensor], device: tor
     """
     if not counts_on_device(base):
         return False
-    known = set(map(id, base.state)) | set(map(id, stepped))
-    moving = [p for group in base.param_groups for p in group["params"] if p.grad is not None]
-    return all(id(p) in known for p in moving) and all(t.device == device for t in _tensors(base))
+    known = {*map(id, base.state), *map(id, stepped)}
+    if any(id(p) not in known for group in base.param_groups for p in group["params"] if p.grad is not None):
+        return False
+    return looks_for_itself(base) or all(t.device == device for t in _tensors(base))
 
 
 def looks_for_itself(base: Optimizer) -> bool:

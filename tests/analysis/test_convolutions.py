@@ -1,4 +1,4 @@
-"""Convolutions in groups have torch's values and derivatives, of the second order too."""
+"""Convolutions have torch's values and derivatives, of the second order too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mecam.analysis._grouped import Form, Grouped
+from mecam.analysis._convolutions import Convolutions, Form
 from mecam.analysis.objective import Objective
 
 SHAPES: list[dict[str, Any]] = [
@@ -33,7 +33,7 @@ def test_derivatives_of_both_orders(settings: dict[str, Any]) -> None:
     inputs = (x, *conv.parameters())
 
     def ours(*_: Tensor) -> Tensor:
-        with Grouped():
+        with Convolutions():
             values: Tensor = conv(x)
             return values
 
@@ -42,25 +42,25 @@ def test_derivatives_of_both_orders(settings: dict[str, Any]) -> None:
     assert torch.autograd.gradgradcheck(ours, inputs)
 
 
-def test_only_groups_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_padding_by_name_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     monkeypatch.setattr(Form, "apply", lambda *inputs: seen.append(inputs) or torch.zeros(()))
-    with Grouped():
+    with Convolutions():
         for settings in SHAPES:
             convolution(settings)(torch.randn(2, 4, 6, 5, dtype=torch.float64))
-    assert len(seen) == 3
+    assert len(seen) == len(SHAPES) - 1
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
     conv, x = convolution({"groups": 4}), torch.randn(2, 4, 6, 5, dtype=torch.float64)
-    with Grouped():
+    with Convolutions():
         values = torch.conv2d(x, conv.weight, stride=np.int64(2), groups=4)  # type: ignore[call-overload]
     torch.testing.assert_close(values, torch.conv2d(x, conv.weight, stride=2, groups=4))
 
 
 def test_complex_numbers_are_left_to_torch() -> None:
     x, weight = torch.randn(2, 4, 6, 5, dtype=torch.complex128), torch.randn(4, 1, 3, 3, dtype=torch.complex128)
-    with Grouped():
+    with Convolutions():
         values = torch.conv2d(x, weight, groups=4)
     torch.testing.assert_close(values, torch.conv2d(x, weight, groups=4))
 

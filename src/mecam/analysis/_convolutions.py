@@ -1,9 +1,9 @@
-"""Second derivatives of convolutions in groups, without a loop over the groups.
+"""Second derivatives of convolutions by the operations of the first.
 
 The output y, the input x and the kernel w of a convolution meet in one trilinear form, Σ y · conv(x, w). The
 convolution, the gradient of its input and that of its kernel are the derivatives of this form by y, x and w, and the
-gradients of each are the other two: one function covers them all. Torch's own second derivative loops over the groups,
-which for a depthwise convolution is thousands of small operations.
+gradients of each are the other two: one function covers them all. Torch's own second derivative convolves with kernels
+of the size of the map, and loops over the groups, which for a depthwise convolution is thousands of small operations.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch.overrides import TorchFunctionMode
 Y, X, W = range(3)
 
 
-class Grouped(TorchFunctionMode):
-    """Compute conv2d in several groups by `Form`; the values stay the same."""
+class Convolutions(TorchFunctionMode):
+    """Compute conv2d by `Form`; the values stay the same."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -36,7 +36,7 @@ def _conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    usual = groups > 1 and not isinstance(padding, str) and input.dim() == 4 and input.is_floating_point()
+    usual = not isinstance(padding, str) and input.dim() == 4 and input.is_floating_point()
     # autocast casts the arguments of torch's own operations only
     if not usual or torch.is_autocast_enabled(input.device.type):
         return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
