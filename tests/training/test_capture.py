@@ -60,7 +60,7 @@ def same_after(steps: int, kind: str = "steps", **values: Any) -> None:
 
 @pytest.mark.parametrize("method", CAPTURABLE)
 def test_every_capturable_method(method: str) -> None:
-    settings = {"anneal": 2500.0} if method in ("irm", "vrex", "fishr") else {}  # in the middle: at step 3 of 6
+    settings = {"anneal": 2500.0} if method in ("irm", "vrex", "fishr", "trm") else {}  # in the middle: at step 3 of 6
     same_after(6, method=method, method_settings=settings)
 
 

@@ -41,6 +41,7 @@ def run_of(what: str, **values: Any) -> Run:
     [
         {},
         {"method": "fishr", "method_settings": {"anneal": 2500.0}},  # restarts at step 3 of 6
+        {"method": "trm", "method_settings": {"anneal": 2500.0}},  # another objective from step 3 on, without a restart
         {"method": "dann"},  # declines steps
         {"optimizer": "mecam", "virtual": "none"},
         {"optimizer": "looksam", "optimizer_settings": {"k": 2}},  # steps of two kinds

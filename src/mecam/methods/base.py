@@ -117,7 +117,7 @@ class Method(Configurable):
     sources: ClassVar[int] = 1  # source domains it needs at least
     images: ClassVar[int] = 1  # images per domain and step it needs at least
     surgery: ClassVar[bool] = False  # writes gradients itself, which then carry no graph
-    capturable: ClassVar[bool] = False  # only tensors change between restarts, and nothing synchronizes with the device
+    capturable: ClassVar[bool] = False  # only tensors change but where `changes` says so, and nothing synchronizes with the device
     # its loss is the mean of its losses on each domain's images: some optimizers take these one by one. A subclass says
     # so itself
     by_domain: ClassVar[bool] = False
@@ -148,6 +148,10 @@ class Method(Configurable):
     def restarts(self, step: int) -> bool:
         """Return whether the base optimizer's state is cleared before this step."""
         return False
+
+    def changes(self, step: int) -> bool:
+        """Return whether the objective is another one from this step on; a CUDA graph is then captured anew."""
+        return self.restarts(step)
 
     def declines(self, step: int) -> bool:
         """Return whether the main optimizer skips this step; `after` then gets the unchanged state."""

@@ -49,6 +49,9 @@ class TRM(Method):
         }
         return network
 
+    def changes(self, step: int) -> bool:
+        return 0 < step == self.start
+
     def initial_state(self) -> State:
         return self.initial
 

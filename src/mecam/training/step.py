@@ -36,6 +36,7 @@ def train_step(run: Run, step: int) -> Tensor | None:
     _set_rates(run, step)
     if method.restarts(step):
         clear_state(run.optimizer)
+    if method.changes(step):
         run.captures.graphs.clear()
     try:
         loss, state = (None, run.method_state) if method.declines(step) else _update(run, batch, draw)
