@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -275,12 +276,15 @@ def test_fine_tuning_is_kept_where_it_is_better(
     few = {"optimizer": "adam", "steps": 2, "batch": 2, "evaluate_every": 2}
     monkeypatch.setattr("mecam.fitting.run.settings", lambda *_: few)
     monkeypatch.setattr("mecam.fitting.run.export", lambda *_: None)  # takes most of the time
-    means = iter([80.0] * 6 + [90.0 if better == "all" else 70.0] * 3)  # heads alone, then heads and what is tuned
+    means = cycle([80.0] * 6 + [90.0 if better == "all" else 70.0] * 3)  # heads alone, then heads and what is tuned
     monkeypatch.setattr("mecam.fitting.run.accuracy_of", lambda _: next(means))
-    out, tasks = tmp_path / "model", set()
+    out, tasks, models = tmp_path / "model", set(), set()
 
     def progress(event: Event) -> None:
         tasks.add(event.task)
+
+    def watch(_: Event) -> None:
+        models.add((out / "model.safetensors").read_bytes())
 
     verdict = mecam.fit(images, out=out, progress=progress, **SMALL)
     assert verdict.chosen == better
@@ -297,6 +301,8 @@ def test_fine_tuning_is_kept_where_it_is_better(
         head = RunFolder(Path(str(run.recipe.weights)).parent)
         assert head.read_run()["recipe"]["target"] == run.target
         assert (run.recipe.steps, run.recipe.lr) == (2, 5e-5)
+    mecam.fit(images, out=out, progress=watch, **SMALL)
+    assert len(models) == 1, "the same call leaves the model in use where it is"
 
 
 def test_another_budget_decides_fine_tuning_anew(whole: tuple[Path, Verdict, list[str]]) -> None:

@@ -116,8 +116,9 @@ class _Fit:
     def run(self) -> Verdict:
         self._announce()
         final = self._train(self.plan.probe(None), FINAL, "final head")
-        publish(final, self.out, self.writer)
-        self._note(f"{self.out} is a usable model from now on: a head on the frozen backbone")
+        if not RunFolder(self.out).is_done():
+            publish(final, self.out, self.writer)
+            self._note(f"{self.out} is a usable model from now on: a head on the frozen backbone")
         heads = {
             domain: self._train(self.plan.probe(domain), LEFT_OUT, f"head without {domain}")
             for domain in self.data.domains
@@ -135,7 +136,7 @@ class _Fit:
             verdict = self._verdict({"head": heads, "all": tuned})
             if verdict.chosen == "all":
                 heads, final = tuned, self._train(plan.tuned(None, final.model_file), FINAL, "final, all weights")
-                publish(final, self.out, self.writer)
+        publish(final, self.out, self.writer)
         answered = self._judge(heads)
         return self._deliver(replace(verdict, notes=(*verdict.notes, *answered, *advice)))
 
