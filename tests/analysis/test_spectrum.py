@@ -150,6 +150,8 @@ def test_bad_requests() -> None:
         eigenvalues(objective(), 68)
     with pytest.raises(ValueError, match="magnitude, highest"):
         eigenvalues(objective(), end="top")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="k must be at least 2, got 1"):
+        eigenvalues(objective(), end="both")
     with pytest.raises(ValueError, match="at least 2"):
         trace(objective(), draws=1)
     with pytest.raises(ValueError, match="every eigenvalue is 0"):

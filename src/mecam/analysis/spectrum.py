@@ -92,6 +92,8 @@ def eigenpairs(
     size = matrix.shape[0]
     if not 1 <= k <= size:
         raise ValueError(f"k={k} is not allowed; it must be 1 to {size}")
+    if end == "both" and k == 1:
+        raise ValueError("end='both' takes eigenvalues from either end: k must be at least 2, got 1")
     if k == size:  # which ARPACK refuses
         values, vectors = np.linalg.eigh(matrix.dense())
     else:

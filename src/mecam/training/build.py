@@ -339,7 +339,7 @@ def what_to_capture(
     own = vars(type(method))
     steady = bool(own.get("capturable", own.get("recordable", False)))
     # inside a graph a virtual domain draws from other streams: a resumed deterministic run would not repeat bit for bit
-    wanted = device.type != "cpu" and recipe.capture and not recipe.deterministic and not recipe.track
+    wanted = device.type == "cuda" and recipe.capture and not recipe.deterministic and not recipe.track
     # recomputation restores random states, which a graph cannot; with the others the gain would be small
     wanted = wanted and not (recipe.checkpointing or recipe.accumulate > 1 or recipe.trainable == "lora")
     return optimizer.capturable if steady and wanted else "nothing"

@@ -25,6 +25,11 @@ BATCH, BATCH_ON_CPU = 256, 32
 Forward = Callable[[Tensor, Tensor], Tensor]  # from stored images (uint8) or features, and aspects, to logits
 
 
+def batch_on(device: torch.device) -> int:
+    """Return the images per batch of an evaluation."""
+    return BATCH_ON_CPU if device.type == "cpu" else BATCH
+
+
 def forward_stored(network: nn.Module, preprocessing: Preprocessing, images: Tensor, aspects: Tensor) -> Tensor:
     """Return the logits of stored images (uint8) and their original aspects, or of features."""
     if images.is_floating_point():
@@ -44,8 +49,7 @@ def logits_of(
     device: torch.device,
 ) -> Tensor:
     """Return the logits of these images of a domain, in order, on the CPU; processes share the batches."""
-    size = BATCH_ON_CPU if device.type == "cpu" else BATCH
-    parts = []
+    size, parts = batch_on(device), []
     with evaluating(network):
         for number, start in enumerate(range(0, len(indices), size)):
             batch = indices[start : start + size]

@@ -26,7 +26,7 @@ from mecam.runs._tensors import pack, unpack
 from mecam.storage.checksums import digest_blocks
 from mecam.storage.files import make_folder
 from mecam.training.build import build_network
-from mecam.training.evaluate import BATCH, BATCH_ON_CPU, evaluating
+from mecam.training.evaluate import batch_on, evaluating
 from mecam.training.machine import Machine
 
 VERSION = 1  # of the files; a change of how features are computed takes another
@@ -112,8 +112,8 @@ def features_of(
     network: Network, data: DomainSet, domain: int, machine: Machine, report: Callable[[int], None] = lambda _: None
 ) -> Tensor:
     """Return the features (images, num_features) of a domain before dropout, on the CPU."""
-    size = BATCH_ON_CPU if machine.device.type == "cpu" else BATCH
-    count, parts = len(data.labels(domain)), [torch.empty(0, network.num_features)]
+    size, count = batch_on(machine.device), len(data.labels(domain))
+    parts = [torch.empty(0, network.num_features)]
     with evaluating(network):
         for start in range(0, count, size):
             report(start)

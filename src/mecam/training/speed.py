@@ -17,7 +17,7 @@ from mecam.data.domains import DomainSet, source_domains
 from mecam.data.store import for_sources
 from mecam.recipe import Recipe, names_in
 from mecam.training.build import build_network
-from mecam.training.evaluate import BATCH, BATCH_ON_CPU
+from mecam.training.evaluate import BATCH, BATCH_ON_CPU, batch_on
 from mecam.training.features import has_features
 from mecam.training.machine import Machine
 from mecam.training.nonfinite import BadStep
@@ -71,7 +71,7 @@ def images_per_second(recipe: Recipe, machine: Machine, data: DomainSet) -> floa
     """Return the images per second of a forward pass of the backbone, images read and prepared."""
     network = build_network(recipe, len(data.classes)).eval().to(machine.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     network.precision = machine.autocast
-    few = min(BATCH_ON_CPU if machine.device.type == "cpu" else BATCH, len(data.labels(0)))
+    few = min(batch_on(machine.device), len(data.labels(0)))
 
     def forward() -> None:
         images = data.images(0, np.arange(few)).to(machine.device)

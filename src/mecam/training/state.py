@@ -19,7 +19,7 @@ def state_dict(run: Run, step: int) -> dict[str, Any]:
         "augmentation": run.feed.state.noise,
         "draws": run.draws.get_state(),
         "random": torch.get_rng_state(),
-        "random_on_device": None if device.type == "cpu" else torch.cuda.get_rng_state(device),
+        "random_on_device": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
     }
     return {
         "step": step,
