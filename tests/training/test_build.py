@@ -81,8 +81,8 @@ def test_shared_noise_is_not_captured() -> None:
 
 def test_only_cuda_has_graphs() -> None:
     optimizer = create("sam", [torch.zeros(1, requires_grad=True)])
-    found = [what_to_capture(Recipe(), methods.create("erm"), optimizer, torch.device(name)) for name in ("cuda", "mps")]
-    assert found == ["steps", "nothing"]
+    for device, expected in (("cuda", "steps"), ("mps", "nothing")):
+        assert what_to_capture(Recipe(), methods.create("erm"), optimizer, torch.device(device)) == expected
 
 
 VARIANTS = {"thinmecam": {"every": 4, "start": 1}}

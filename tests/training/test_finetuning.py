@@ -19,7 +19,7 @@ from mecam.training.step import train_step
 DATA = shapes(per_class=4)
 VIT = {"backbone": "timm/test_vit", "pretrained": False, "image_size": 32}
 PLAIN = {"optimizer": "sgd", "optimizer_settings": {"momentum": 0.0}}
-ACCUMULATING = [name for name, method in METHODS.items() if vars(method).get("accumulates")]
+ACCUMULATING = [name for name, method in METHODS.items() if method.declares("accumulates")]
 
 
 def recipe_of(**values: Any) -> Recipe:

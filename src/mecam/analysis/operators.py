@@ -34,7 +34,7 @@ class Operator(Protocol):
     def __matmul__(self, vector: Tensor, /) -> Tensor: ...
 
 
-class Curvature:
+class CurvatureMatrix:
     """A matrix of the size of an objective's parameters."""
 
     def __init__(self, objective: Objective) -> None:
@@ -52,7 +52,7 @@ class Curvature:
         return [piece.view(like.shape).to(like.dtype) for piece, like in zip(pieces, parameters, strict=True)]
 
 
-class Hessian(Curvature):
+class Hessian(CurvatureMatrix):
     """H = ∇²f, by Hessian-vector products."""
 
     def __matmul__(self, vector: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ class Hessian(Curvature):
         return torch.cat([part.reshape(-1).to(self.dtype) for part in parts])
 
 
-class _OfCurvlinops(Curvature):
+class _OfCurvlinops(CurvatureMatrix):
     """A matrix that curvlinops multiplies with."""
 
     kind: ClassVar[str]
@@ -124,7 +124,7 @@ class Counted:
 
     def split(self, vector: Tensor) -> list[Tensor]:
         """Return a flat vector as tensors like the parameters, for an operator that has some."""
-        return self.operator.split(vector) if isinstance(self.operator, Curvature) else [vector]
+        return self.operator.split(vector) if isinstance(self.operator, CurvatureMatrix) else [vector]
 
     def on_host(self, vector: Array) -> Array:
         """Return the product with a NumPy vector."""
@@ -152,7 +152,7 @@ class Counted:
     def facts(self) -> dict[str, Any]:
         """Return what every result reports about the function it belongs to."""
         made_up = {"data": "", "samples": 0, "dtype": str(self.dtype).removeprefix("torch.")}
-        of = self.operator.objective.facts() if isinstance(self.operator, Curvature) else made_up
+        of = self.operator.objective.facts() if isinstance(self.operator, CurvatureMatrix) else made_up
         return {"products": self.products, "parameters": self.shape[0], **of}
 
 

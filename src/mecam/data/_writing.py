@@ -200,7 +200,7 @@ class _Filling:
     stop: threading.Event = field(default_factory=threading.Event)
 
     def copied(self, number: int, images: range, former: Sequence[Path]) -> Shard | None:
-        """Copy a shard that an earlier writer completed, and cut its file there, so that both fit on the disk."""
+        """Copy a shard that an earlier writer completed, and truncate its file there, so that both fit on the disk."""
         start, end = int(self.offsets[images.start]), int(self.offsets[images.stop])
         found = None
         for data in former:

@@ -64,7 +64,7 @@ class Room:
 
     @contextmanager
     def taken(self, pixels: int) -> Iterator[None]:
-        """Wait until so many pixels may be decoded; an image above the limit is decoded alone."""
+        """Reserve room for this many pixels, and wait for it; an image above the limit is decoded alone."""
         pixels = min(pixels, self._pixels)
         with self._changed:
             self._changed.wait_for(lambda: self._free >= pixels)

@@ -17,7 +17,7 @@ class DataError(ValueError):
 
 
 class DataWarning(UserWarning):
-    """Data of which results are less than they seem."""
+    """Data on which results may be misleading."""
 
 
 class UnreadableError(DataError):
@@ -85,7 +85,7 @@ def most_frequent(data: DomainSet, domain: str) -> tuple[str, float]:
 
 
 def source_domains(data: HasDomains, target: str | None, names: Sequence[str] = ()) -> tuple[int, ...]:
-    """Return the indices of the domains to train on: these, or all but the target, of which there must be one."""
+    """Return the indices of the domains to train on: those named, or all but the target; at least one."""
     held_out = None if target is None else domain_index(data, target)
     if names:
         return tuple(sorted({domain_index(data, name) for name in names}))
@@ -96,7 +96,7 @@ def source_domains(data: HasDomains, target: str | None, names: Sequence[str] = 
 
 
 def check_several(data: HasDomains) -> None:
-    """Refuse a single domain, for what leaves out one in turn."""
+    """Refuse a single domain, for callers that leave out each in turn."""
     if len(data.domains) < 2:
         raise DataError(
             f"{_single(data)} and leaving out a domain takes two. Train on it with mecam train, which validates on "

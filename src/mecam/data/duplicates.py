@@ -30,7 +30,7 @@ class Duplicates:
     across_domains: tuple[tuple[str, ...], ...] = ()
     across_labels: tuple[tuple[str, ...], ...] = ()  # in one domain
     alike: tuple[tuple[str, ...], ...] = ()
-    compared: bool = True  # whether pairs were looked for that look the same
+    compared: bool = True  # whether pairs of similar pictures were searched for
 
     def problems(self, most: int = 20) -> list[str]:
         """Return a sentence for each group of equal images."""
@@ -98,7 +98,7 @@ def look(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def pictures_of(store: Store, *, looks: bool = False) -> Pictures:
-    """Return what is compared of the images of a store."""
+    """Return the values by which the images of a store are compared."""
     labels = [store.labels(domain) for domain in range(len(store.domains))]
     places = [(domain, image) for domain, own in enumerate(labels) for image in range(len(own))]
     rows = [look(store.images(domain, [image])[0].numpy()) for domain, image in places] if looks else None

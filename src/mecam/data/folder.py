@@ -14,7 +14,7 @@ from mecam.data.scan import Sample, Scan, arrange, check_classes, listed, name_o
 from mecam.data.table import SUFFIXES, is_table, read_rows
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".webp", ".ppm", ".tif", ".tiff", ".gif"})
-IMAGE_SUFFIXES |= {".avif", ".heic", ".heif"}  # with packages that may not be there: never ignored, but unreadable
+IMAGE_SUFFIXES |= {".avif", ".heic", ".heif"}  # read by optional packages; unreadable without them, not ignored
 
 
 def scan(

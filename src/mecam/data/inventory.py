@@ -47,7 +47,7 @@ class Inventory:
         return [*(" ".join(image.reason.split()) for image in self.unreadable), *self.duplicates.problems()]
 
     def ignored(self) -> list[str]:
-        """Return one line per thing that training ignores, or that looks like a duplicate."""
+        """Return one line for each ignored file or folder, and for each pair of similar pictures."""
         hidden = [f"hidden, ignored: {listed(self.scan.hidden, 3)}"] if self.scan.hidden else []
         return [*self.scan.notes, *hidden, *self.duplicates.notes()]
 

@@ -12,7 +12,7 @@ from mecam.data.store import Store
 
 
 def notes_on(data: HasDomains) -> list[str]:
-    """Return one line per thing that makes results of this data less than they seem."""
+    """Return one line for each reason why results on this data may be misleading."""
     notes = [f"skipped: {' '.join(image.reason.split())}" for image in getattr(data, "skipped", ())]  # a store has it
     if len(data.domains) == 1:
         notes.append(

@@ -82,13 +82,13 @@ def _noted(cache: Path, path: Path, store: Store) -> Store:
 
 
 def _first(images: Scan) -> str:
-    """Return the first thing in a folder that is ignored, and where to see the rest."""
+    """Return the first note on ignored files, and the command that shows the rest."""
     first, *others = images.ignored
     return f"{first}, and {len(others)} more: mecam data check {images.source}" if others else first
 
 
 def _refuse(given: Mapping[str, str | None], why: str) -> None:
-    """Refuse settings of folders for what is not a folder."""
+    """Refuse settings of folders for data that is not a folder."""
     for name, value in given.items():
         if value is not None:
             raise DataError(f"{name}={value} is for folders of images: {why}")

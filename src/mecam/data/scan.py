@@ -48,7 +48,7 @@ class Scan:
 
     @property
     def ignored(self) -> list[str]:
-        """Return one line per thing that is not used."""
+        """Return one line for each file or folder that is not used."""
         return [*self.notes, *(f"{folder!r}: no images" for folder in self.empty)]
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class Scan:
 
 
 class Sample(NamedTuple):
-    """An image file, by its path from the root, and what it shows."""
+    """An image file by its path from the root, its domain and its label."""
 
     path: str
     domain: str

@@ -117,10 +117,8 @@ class Method(Configurable):
     sources: ClassVar[int] = 1  # source domains it needs at least
     images: ClassVar[int] = 1  # images per domain and step it needs at least
     surgery: ClassVar[bool] = False  # writes gradients itself, which then carry no graph
-    capturable: ClassVar[bool] = False  # only tensors change but where `changes` says so, and nothing synchronizes with the device
-    # its loss is the mean of its losses on each domain's images: some optimizers take these one by one. A subclass says
-    # so itself
-    by_domain: ClassVar[bool] = False
+    capturable: ClassVar[bool] = False  # steps differ in tensors alone until `changes`, and do not synchronize
+    by_domain: ClassVar[bool] = False  # its loss is the mean of its losses on each domain's images
     # its loss is a mean over images, without draws and state, so that gradients of parts of a batch can be averaged
     accumulates: ClassVar[bool] = False
     mates: ClassVar[bool] = False  # predictions depend on the other images of the batch
@@ -129,6 +127,11 @@ class Method(Configurable):
     optimizer_settings: ClassVar[Mapping[str, Any]] = {}  # Adam's settings by the authors; the recipe has priority
     sides: Mapping[str, Side] = {}  # auxiliary modules such as adversaries, each with its own optimizer; set by `build`
     virtual_domain: Any = None  # has `active()`, which an optimizer enters for its meta pass
+
+    @classmethod
+    def declares(cls, flag: str) -> bool:
+        """Return a flag of the class itself. `capturable`, `by_domain` and `accumulates` do not hold for subclasses."""
+        return bool(vars(cls).get(flag, False))
 
     def build(self, network: Network, setting: Setting) -> nn.Module:
         """Return the module to train, which maps images to logits. New parts are initialised from torch's generator.

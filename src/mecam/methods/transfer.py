@@ -18,9 +18,9 @@ class Transfer(Method):
 
         CE(h(z)) + λ [max_d CE_d(h′(z)) − min_d CE_d(h′(z))],   ‖h′ − h‖ ≤ δ
 
-    h′ is found in the step before: it starts from h and takes k steps of plain gradient ascent on the difference, each
-    followed by the projection to the ball. The original takes one step per term of the objective, and looks for h′
-    after them; here all gradients are taken at the same weights.
+    h′ is found in the step before: it starts from h and takes k steps of plain gradient ascent on λ times the
+    difference, each followed by the projection to the ball. The original takes one step per term of the objective, and
+    looks for h′ after them; here all gradients are taken at the same weights.
     """
 
     name = "transfer"

@@ -69,7 +69,7 @@ def check_parts(recipe: Recipe) -> None:
     rates.check(recipe)
     if issubclass(find_optimizer(recipe.optimizer).sharpness_aware or Plain, ByDomain):
         _check_by_domain(recipe)
-    if below_of(recipe) == "schedulefree":
+    if base_of(recipe) == "schedulefree":
         _check_schedule_free(recipe)
     if recipe.class_weights != "none":
         _check_class_weights(recipe)
@@ -79,7 +79,7 @@ def check_parts(recipe: Recipe) -> None:
 
 
 def _check_schedule_free(recipe: Recipe) -> None:
-    """Refuse what schedulefree replaces."""
+    """Refuse averaging and schedules, which schedulefree replaces."""
     for name, used in (("averaging", "none"), ("lr_schedule", "constant")):
         if getattr(recipe, name) != used:
             raise RecipeError(
@@ -103,8 +103,8 @@ def _check_class_weights(recipe: Recipe) -> None:
 
 
 def _check_by_domain(recipe: Recipe) -> None:
-    """Refuse what an optimizer that needs the loss of each domain cannot train with."""
-    fitting = [name for name in methods.METHODS if vars(methods.METHODS.find(name)).get("by_domain", False)]
+    """Refuse methods and tracking that do not fit an optimizer that needs the loss of each domain."""
+    fitting = [name for name, method in methods.METHODS.items() if method.declares("by_domain")]
     if recipe.method not in fitting:
         raise RecipeError(
             f"optimizer={recipe.optimizer} needs a loss for each domain, and the loss of method={recipe.method} is not "
@@ -125,7 +125,7 @@ def starts_at_random(recipe: Recipe) -> bool:
 
 
 def check_start(recipe: Recipe) -> None:
-    """Refuse what only a new run is refused for: unused entries, and random weights by default.
+    """Refuse a new run with unused entries, or with random weights by default.
 
     A large backbone does not start from random weights on the user's data unless the recipe asks for it.
     """
@@ -141,7 +141,7 @@ def check_start(recipe: Recipe) -> None:
 
 
 def _check_head(recipe: Recipe) -> None:
-    """Refuse what a head cannot be trained with: its input are the features of a frozen backbone."""
+    """Refuse methods, augmentations and virtual domains that do not act on features of a frozen backbone."""
     if not methods.METHODS.find(recipe.method).on_features:
         fitting = ", ".join(name for name in methods.METHODS if methods.METHODS.find(name).on_features)
         raise RecipeError(
@@ -188,16 +188,16 @@ def virtual_layers(recipe: Recipe, stages: Sequence[str]) -> Sequence[str]:
     return [by_number[number] for number in numbers]
 
 
-def below_of(recipe: Recipe) -> str:
-    """Return the name of the optimizer that updates the weights: the base of a sharpness-aware one."""
+def base_of(recipe: Recipe) -> str:
+    """Return the optimizer that updates the weights: the base of a sharpness-aware one, or the optimizer itself."""
     return recipe.optimizer if find_optimizer(recipe.optimizer).sharpness_aware is None else recipe.base
 
 
 def check(recipe: Recipe, method: Method, sources: int, held_out: int) -> None:
-    """Refuse what could only fail later. `held_out` is the number of validation images of the sources."""
+    """Refuse a recipe that would fail later. `held_out` is the number of validation images of the sources."""
     check_parts(recipe)
     entry = find_optimizer(recipe.optimizer)
-    below = below_of(recipe)
+    base = base_of(recipe)
     each, rest = divmod(recipe.batch, ranks.count())
     if sources < method.sources:
         raise RecipeError(f"{method.name} needs at least {method.sources} source domains, got {sources}")
@@ -221,12 +221,12 @@ def check(recipe: Recipe, method: Method, sources: int, held_out: int) -> None:
         )
     if has_meta_pass(recipe.optimizer) and recipe.virtual != "none":
         _check_blocks(recipe, method, sources)
-    if below == "adahessian" and method.surgery:
+    if base == "adahessian" and method.surgery:
         raise RecipeError(
             f"adahessian needs the graph of the gradient, and {method.name} writes gradients itself; "
             "choose another optimizer or base"
         )
-    if below == "adahessian" and (recipe.compile == "always" or ranks.count() > 1):
+    if base == "adahessian" and (recipe.compile == "always" or ranks.count() > 1):
         raise RecipeError("adahessian needs the graph of the gradient, which compile and torchrun do not keep")
 
 
@@ -314,12 +314,12 @@ def build_optimizer(
     recipe: Recipe, method: Method, network: Network, trained: nn.Module, device: torch.device
 ) -> SharpnessAware:
     """Build the main optimizer on the method's groups, and attach a virtual domain to the network's stages."""
-    entry, below = find_optimizer(recipe.optimizer), below_of(recipe)
+    entry, base = find_optimizer(recipe.optimizer), base_of(recipe)
     settings: dict[str, Any] = {"lr": recipe.lr, "weight_decay": recipe.weight_decay}
-    if below in ("adam", "adamw"):
+    if base in ("adam", "adamw"):
         settings |= method.optimizer_settings
     if device.type == "cuda":
-        settings |= ON_GPU.get(below, {})
+        settings |= ON_GPU.get(base, {})
     settings |= recipe.optimizer_settings
     groups = [group.settings for group in finetuning.groups(recipe, method, trained)]
     # on a GPU, reading whether a step was finite would wait for it; that is read at evaluations
@@ -334,10 +334,8 @@ def build_optimizer(
 def what_to_capture(
     recipe: Recipe, method: Method, optimizer: SharpnessAware, device: torch.device
 ) -> Literal["steps", "passes", "nothing"]:
-    """Return what becomes a CUDA graph: work that is the same each time, with nothing decided on the host."""
-    # as the class itself declares: a subclass may not be capturable. `recordable` is the former name
-    own = vars(type(method))
-    steady = bool(own.get("capturable", own.get("recordable", False)))
+    """Return the unit of work that becomes a CUDA graph: the same each time, with no decision on the host."""
+    steady = method.declares("capturable") or method.declares("recordable")  # the name of 0.1
     # inside a graph a virtual domain draws from other streams: a resumed deterministic run would not repeat bit for bit
     wanted = device.type == "cuda" and recipe.capture and not recipe.deterministic and not recipe.track
     # recomputation restores random states, which a graph cannot; with the others the gain would be small

@@ -86,7 +86,7 @@ def digest_of(
 
 
 def compute(network: Network, data: DomainSet, machine: Machine, key: str, progress: Progress = silent) -> list[Tensor]:
-    """Return the features of every domain, from the cache where they are there and intact."""
+    """Return the features of every domain, from the cache where it has them intact."""
     features: list[Tensor] = []
     computed = False
     counts = [len(data.labels(domain)) for domain in range(len(data.domains))]
@@ -141,7 +141,7 @@ def _read(file: Path, key: str, count: int, width: int) -> Tensor | None:
 
 
 def _write(file: Path, features: Tensor, key: str) -> None:
-    """Write the features. A cache that cannot be written is done without."""
+    """Write the features; no-op if the cache cannot be written."""
     with suppress(RuntimeError, OSError):
         make_folder(file.parent)
         write_atomic(file, pack({"features": features}, {"key": key, "digest": _checksum(features)}))

@@ -42,9 +42,8 @@ def check(recipe: Recipe) -> None:
     if recipe.accumulate == 1:
         return
     method = methods.METHODS.find(recipe.method)
-    # as the class itself declares: a subclass may have another loss
-    if not vars(method).get("accumulates", False):
-        fitting = ", ".join(name for name, each in methods.METHODS.items() if vars(each).get("accumulates", False))
+    if not method.declares("accumulates"):
+        fitting = ", ".join(name for name, each in methods.METHODS.items() if each.declares("accumulates"))
         raise RecipeError(
             f"accumulate={recipe.accumulate}: the gradient of {recipe.method} is not a mean over images, so that of a "
             f"batch is not the mean of its parts'; choose one of {fitting}, or checkpointing=true to save memory"
@@ -67,7 +66,7 @@ def check(recipe: Recipe) -> None:
 
 
 def prepare(network: Network, recipe: Recipe) -> None:
-    """Freeze what is not trained, and checkpoint the blocks."""
+    """Freeze the weights that are not trained, and checkpoint the blocks."""
     if recipe.trainable == "lora":
         adapt(network, recipe.lora_rank)
     elif recipe.trainable in ("last", "norms"):

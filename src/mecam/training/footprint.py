@@ -79,7 +79,7 @@ class _Saved:
 
 
 def _free_memory() -> int | None:
-    """Return what Linux says is available to new programs."""
+    """Return the memory that Linux reports as available."""
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/meminfo").read_text().splitlines()
         return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:"))
@@ -97,7 +97,7 @@ def _cgroups() -> list[Path]:
 
 
 def _left(cgroup: Path) -> int | None:
-    """Return what the limit of a control group leaves; files in memory give way."""
+    """Return the memory left under the limit of a control group; cached files do not count as used."""
     with suppress(OSError, ValueError, StopIteration):
         limit = int((cgroup / "memory.max").read_text())  # "max" is no limit
         lines = (cgroup / "memory.stat").read_text().splitlines()

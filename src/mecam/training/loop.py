@@ -50,7 +50,7 @@ def train(
     warn: Warn = warnings.warn,
     **entries: Any,
 ) -> RunFolder:
-    """Train one model in <out>/<run id>, as `mecam train` does, or resume it; a finished run is left as it is.
+    """Train one model in <out>/<run id>, as `mecam train` does, or resume it; no-op for a finished run.
 
         run = mecam.train(data="root", optimizer="mecam", out="tuned", progress=True)
         print(run.summary())

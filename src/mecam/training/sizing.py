@@ -65,7 +65,7 @@ class Length:
         return next((Recipe.from_dict(one["recipe"]) for one in _kept(out) if one["asked"] == asked), None)
 
     def keep(self, out: Path, recipe: Recipe) -> None:
-        """Keep what was decided."""
+        """Keep the recipe that was decided for this request."""
         out.mkdir(parents=True, exist_ok=True)
         kept = [*_kept(out), {"asked": self._asked(), "recipe": recipe.to_dict()}]
         write_atomic(out / FILE, seal({"decided": kept}))
@@ -76,7 +76,7 @@ class Length:
 
 
 def _kept(out: Path) -> list[dict[str, Any]]:
-    """Return what was decided in this folder, for each run."""
+    """Return the decisions in this folder, one per request."""
     decided: list[dict[str, Any]] = read_sealed(out / FILE)["decided"] if (out / FILE).exists() else []
     return decided
 
@@ -114,7 +114,7 @@ class Sized:
         )
 
     def cheaper(self, again: Callable[..., Recipe]) -> list[tuple[dict[str, Any], str]]:
-        """Return up to three shorter trainings: options of the command, and what they take. No options: `mecam fit`.
+        """Return up to three shorter trainings: options of the command, and their time. No options: `mecam fit`.
 
         Args:
             again: returns the recipe with other entries; it may refuse them.
