@@ -103,7 +103,7 @@ def plane(first: nn.Module, second: nn.Module, third: nn.Module) -> Plane:
 
 
 def coordinates(model: nn.Module) -> dict[str, Tensor]:
-    """Return what moves along a line: trained parameters, buffers, and the logarithms of running variances."""
+    """Return the tensors that move along a line: trained parameters, buffers, logarithms of running variances."""
     trained = {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad}
     buffers = {name: buffer.detach() for name, buffer in model.named_buffers() if buffer.is_floating_point()}
     for name, buffer in buffers.items():

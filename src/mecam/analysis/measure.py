@@ -119,7 +119,7 @@ def curvature(
 
 
 def _recorded(file: Path, split: str) -> tuple[dict[str, table5.Measured], list[str]]:
-    """Return the measurements in a records file by run, and what is wrong with runs that cannot be read."""
+    """Return the measurements in a records file by run, and a problem for each run that cannot be read."""
     results, problems = benchmarks.read(file)
     by_path = {}
     for result in results:
@@ -144,7 +144,7 @@ def _measured(
     options: Mapping[str, Any],
     progress: Progress,
 ) -> tuple[dict[str, table5.Measured], list[str]]:
-    """Measure each run and write its curvature.json; return what is wrong with those that cannot be measured."""
+    """Measure each run and write its curvature.json; return a note for each run that cannot be measured."""
     average = DIRECTIONS if any(measure.name == "average" for measure in measures) else 0
     measured: dict[str, table5.Measured] = {}
     errors: dict[str, RunError] = {}
@@ -244,7 +244,7 @@ def landscape(
 
 
 def finished(paths: Sequence[Path]) -> tuple[list[Result], list[str]]:
-    """Return the finished runs behind these paths, and what is wrong with the others; an error if there is none."""
+    """Return the finished runs behind these paths, and a problem for each other run; an error if none is finished."""
     results, problems = read_runs(folder.path for folder in find_runs(paths))
     unfinished = [result.path for result in results if result.fingerprint is None]
     problems += [f"{path} is left out: it is not finished; run its command again to resume it" for path in unfinished]

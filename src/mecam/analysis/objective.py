@@ -85,7 +85,7 @@ class Objective:
         return total
 
     def facts(self) -> dict[str, Any]:
-        """Return what results report about the function: data, number of samples and precision."""
+        """Return the facts that results report: data, number of samples and precision."""
         dtype = str(self.parameters[0].dtype).removeprefix("torch.")
         return {"data": self.name, "samples": self.count, "dtype": dtype}
 

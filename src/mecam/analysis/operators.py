@@ -150,7 +150,7 @@ class Counted:
         return symmetric
 
     def facts(self) -> dict[str, Any]:
-        """Return what every result reports about the function it belongs to."""
+        """Return the facts that every result reports about its function."""
         made_up = {"data": "", "samples": 0, "dtype": str(self.dtype).removeprefix("torch.")}
         of = self.operator.objective.facts() if isinstance(self.operator, CurvatureMatrix) else made_up
         return {"products": self.products, "parameters": self.shape[0], **of}

@@ -116,7 +116,7 @@ class Spread:
 
 
 def spread(values: Iterable[float | None]) -> Spread:
-    """Return the mean and standard deviation (ddof 0) of what is not None."""
+    """Return the mean and standard deviation (ddof 0) of the values that are not None."""
     known = [value for value in values if value is not None]
     if not all(map(math.isfinite, known)):
         return Spread(math.nan, None)
@@ -157,7 +157,7 @@ def named(results: Sequence[Result]) -> dict[str, Result]:
 
 
 def incomparable(rows: Mapping[str, Row]) -> str | None:
-    """Return in what rows differ so that their C cannot be ranked; None if they do not."""
+    """Return a fact in which rows differ, so that their C cannot be ranked; None if there is none."""
     results = [result for row in rows.values() for result in row.results]
     recipes = [result.recipe for result in results]
     facts: dict[str, Sequence[Any]] = {

@@ -171,7 +171,7 @@ def _record(
     *,
     extrapolate: bool,
 ) -> Record:
-    """Return what a step gives; a number that is unknown or not finite is NaN until the end, and None in the record."""
+    """Return the record of a step. Numbers that are unknown or not finite are NaN here, and None in the record."""
     names = (*names, *(str(number) for number in range(len(names), len(last.losses))))
     losses = {name: _finite(loss) for name, loss in zip(names, last.losses, strict=False)}
     norms = {name: _finite(size) for name, size in zip(names, last.norms, strict=False)}

@@ -122,7 +122,7 @@ def forecast(rest: Sequence[Recipe], done: int, out: Path, device: str) -> list[
 
 
 def _cheaper(recipes: Sequence[Recipe]) -> list[str]:
-    """Suggest what takes less time than these runs."""
+    """Suggest options that take less time than these runs."""
     seeds, folders = {recipe.seed for recipe in recipes}, {r.data for r in recipes if not is_known(r.data)}
     ways = []
     if any(recipe.trainable != "head" for recipe in recipes):
@@ -165,12 +165,12 @@ def _seconds(measurements: Mapping[str, Mapping[str, float]]) -> dict[str, float
 
 
 def _kind(recipe: Recipe) -> Kind:
-    """Return what the time of a step depends on."""
+    """Return the entries that the time of a step depends on."""
     return recipe.method, recipe.optimizer, *_work(recipe)
 
 
 def _work(recipe: Recipe) -> Kind:
-    """Return what the time of a pass depends on."""
+    """Return the entries that the time of a pass depends on."""
     memory = recipe.checkpointing, recipe.accumulate
     return recipe.data, recipe.sources, recipe.backbone, recipe.batch, recipe.image_size, recipe.trainable, *memory
 

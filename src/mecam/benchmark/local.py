@@ -27,7 +27,7 @@ LISTEN_EVERY = 0.5  # seconds to wait for an event before looking around
 
 @dataclass
 class _Worker:
-    """A process and what it is doing."""
+    """A process and the recipe that it runs."""
 
     name: str
     process: BaseProcess

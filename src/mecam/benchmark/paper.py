@@ -143,7 +143,7 @@ def departures_of_run(recipe: Recipe, profile: str) -> list[str]:
 
 
 def legend(among: Iterable[tuple[Row, Sequence[str]]]) -> str:
-    """Return what differs, each with the rows it holds for unless it holds for all of them.
+    """Return the differences, each followed by its rows unless all rows have it.
 
     A data set stands for all of its rows, and is left out if there is only one.
     """
@@ -187,7 +187,7 @@ def _names(method: str, optimizer: str, averaging: str) -> list[str]:
 
 
 def _settings(recipe: Recipe) -> dict[str, Any]:
-    """Return what a run's result depends on, its network aside."""
+    """Return the settings that a run's result depends on, without those of its network."""
     names = ENTRIES if recipe.optimizer in profiles.LR_RATIOS else (*ENTRIES, *SHARPNESS_AWARE)
     entries = {name: getattr(recipe, name) for name in names}
     known = profiles.OPTIMIZER_SETTINGS.get(recipe.optimizer, {})

@@ -27,7 +27,7 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Experiment:
-    """Blocks of runs; each block multiplies on its own."""
+    """Blocks of runs; the lists of a block multiply."""
 
     blocks: tuple[Mapping[str, Any], ...]
     small: Mapping[str, Any] = field(default_factory=dict)  # what the small version on the embedded set changes

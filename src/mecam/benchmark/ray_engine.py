@@ -189,9 +189,9 @@ class _Benchmark(Driver):
         for answer in ended:
             recipe, held, writer = self.flights.pop(answer)
             with held:
-                self._land(recipe, answer, writer)
+                self._collect(recipe, answer, writer)
 
-    def _land(self, recipe: Recipe, answer: Any, writer: Writer) -> None:
+    def _collect(self, recipe: Recipe, answer: Any, writer: Writer) -> None:
         """Store the files of a run that came back, or retry it."""
         try:
             returned = self.ray.get(answer)
@@ -243,7 +243,7 @@ class _Benchmark(Driver):
 
 
 def _source(recipe: Recipe) -> tuple[str, ...]:
-    """Return what names the data of a run, and how it is read."""
+    """Return the data of a run and the entries for reading it."""
     return (recipe.data, *map(str, recipe.reading.values()))
 
 
@@ -319,7 +319,7 @@ def _connected(address: str | None) -> Iterator[bool]:
         options |= {"include_dashboard": False, "object_store_memory": LOCAL_OBJECTS}
     try:
         try:
-            _knock(address or "")
+            _require_listener(address or "")
             ray.init(address=address or "local", **options)
         except (OSError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
             where = "could not be started here" if address is None else f"does not answer at {address}"
@@ -332,7 +332,7 @@ def _connected(address: str | None) -> Iterator[bool]:
             signal.signal(signal.SIGTERM, former)  # Ray replaces it and does not restore it
 
 
-def _knock(address: str) -> None:
+def _require_listener(address: str) -> None:
     """Raise an error at once if nothing listens at host:port; Ray would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdigit():

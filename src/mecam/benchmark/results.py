@@ -62,7 +62,7 @@ class Result:
 
     @property
     def variant(self) -> dict[str, Any]:
-        """All of the recipe that has no column of its own, flat."""
+        """The entries of the recipe without a column of their own, flat."""
         flat: dict[str, Any] = {}
         for name, value in vars(self.recipe).items():
             if isinstance(value, dict):
@@ -88,7 +88,7 @@ def target_name(domain: str) -> str:
 
 
 def read(out: Path | str, *, accuracy: Accuracy = "selected") -> tuple[list[Result], list[str]]:
-    """Return the results in a folder or records file, ordered by run id; and what is wrong with the other runs.
+    """Return the results in a folder or records file, ordered by run id, and a problem for each run left out.
 
     Args:
         accuracy: "selected" is that of the selected weights, "balanced" their mean over classes. "second-half" is the
@@ -120,7 +120,7 @@ def read(out: Path | str, *, accuracy: Accuracy = "selected") -> tuple[list[Resu
 
 
 def read_runs(folders: Iterable[Path], *, half: bool = False) -> tuple[list[Result], list[str]]:
-    """Return the results of these runs, also of those without a target; and what is wrong with the others."""
+    """Return the results of these runs, also of those without a target, and a problem for each run left out."""
     return _readable(folders, lambda path: _of_folder(path, half))
 
 

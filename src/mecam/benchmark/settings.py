@@ -108,7 +108,7 @@ def _named(blocks: Sequence[Entries], part: str) -> list[str]:
 
 
 def _listed(entries: Entries, part: str) -> list[str]:
-    """Return the names of a part; what is not a string is left for the recipe to refuse."""
+    """Return the names of a part. The recipe refuses values that are not strings."""
     if part == "optimizer" and part not in entries:
         return list(dict.fromkeys(OPTIMIZERS.get(method, Recipe.optimizer) for method in _listed(entries, "method")))
     value = entries.get(part, getattr(Recipe, part))

@@ -29,7 +29,7 @@ SHARES = [share / 10 for share in range(11)]  # of the initial weights, on the l
 
 @dataclass(frozen=True)
 class Soup:
-    """A model of averaged weights, and what it is made of."""
+    """A model of averaged weights, and the runs in it."""
 
     folder: RunFolder
     accuracy: float | None  # on the target

@@ -31,7 +31,7 @@ SPREADS: Mapping[Spread, Callable[[Sequence[float]], float]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A number and what is behind it; percent."""
+    """A mean in percent, its spread and the number of its runs."""
 
     mean: float | None
     spread: float | None
@@ -42,7 +42,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Key:
-    """A row: what was run on which data."""
+    """The data, method, optimizer and averaging of a row."""
 
     data: str
     method: str
@@ -256,6 +256,6 @@ def _selected(groups: Mapping[Key, Sequence[Result]], select: Select) -> dict[Ke
 
 
 def completeness_and_validation(results: Iterable[Result]) -> tuple[int, float]:
-    """Return what a grid point is chosen by: the number of its runs, then their validation."""
+    """Return the sort key of a grid point: the number of its runs, then their validation."""
     values = [result.validation for result in results if result.validation is not None]
     return len(values), statistics.fmean(values) if values else -1.0

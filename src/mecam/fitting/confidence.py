@@ -1,4 +1,4 @@
-"""Estimate from left-out domains how predictions in a new domain are to be judged."""
+"""Estimate novelty and thresholds for predictions in a new domain, from left-out domains."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Outputs:
 
 
 def estimate(final: RunFolder, left_out: Mapping[str, RunFolder], data: DomainSet, machine: Machine) -> Confidence:
-    """Return how to judge predictions of the final model, from the runs that leave out each domain in turn."""
+    """Return novelty and thresholds of the final model, from the runs that leave out each domain in turn."""
     whole = outputs(final, data, machine)
     space = fit_space(training_parts(whole, data.domains), len(data.classes))
     usual = torch.cat([distances(space, one) for one in held_out(whole, data.domains)])

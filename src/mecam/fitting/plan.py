@@ -19,7 +19,7 @@ GIVEN = ("data", "backbone", "weights", "seed", *READING)
 
 @dataclass(frozen=True)
 class Plan:
-    """A fit: what was asked for, and what has been decided so far. The same command resumes it."""
+    """The request and the decisions of a fit. The same command resumes it."""
 
     data: str
     backbone: str

@@ -176,7 +176,7 @@ class _Fit:
         return run
 
     def _plan_tuning(self, seconds: float) -> tuple[Plan, list[str]]:
-        """Return the plan with the settings of fine-tuning in this time, and what more time would bring."""
+        """Return the plan with the settings of fine-tuning in this time, and advice if the time is too short."""
         device, domains = self.machine.device.type, len(self.data.domains)
         probe, batch = self.plan.probe(None), batch_on(device, domains)
         images = images_per_second(probe, self.machine, self.data) if not self.plan.tuning else 1.0
@@ -201,7 +201,7 @@ class _Fit:
         return seconds_per_step(plan.tuned(self.data.domains[0], head), self.machine, self.data)
 
     def _verdict(self, tried: Mapping[str, Mapping[str, RunFolder]]) -> Verdict:
-        """Judge what was tried, by left-out domain; the best on average is chosen."""
+        """Return the verdict on the runs by left-out domain; the best training on average is chosen."""
         results = {name: {domain: run.read_result() for domain, run in runs.items()} for name, runs in tried.items()}
         accuracies = {
             name: {domain: accuracy_of(result) for domain, result in of.items()} for name, of in results.items()
@@ -224,7 +224,7 @@ class _Fit:
         )
 
     def _judge(self, left_out: Mapping[str, RunFolder]) -> list[str]:
-        """Write how predictions of the final model are judged, unless that is there; return what it is good for."""
+        """Write novelty and thresholds for the final model unless they exist; return a note on the share of answers."""
         out = RunFolder(self.out)
         out.writer = self.writer
         confidence = Confidence.read(out)

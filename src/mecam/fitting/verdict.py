@@ -94,7 +94,7 @@ def accuracy_of(result: Mapping[str, Any]) -> float:
 
 
 def nested(tried: Mapping[str, Accuracies]) -> dict[str, float]:
-    """Return the accuracy on each domain of what is best on average over the other domains; ties go to the first.
+    """Return the accuracy on each domain of the training that is best on the other domains; ties go to the first.
 
     So no domain takes part in the choice that it judges.
     """

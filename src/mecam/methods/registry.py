@@ -56,5 +56,3 @@ METHODS = Registry(
     examples={"heldout": "held_out_domain.py"},
 )
 create, find, register = METHODS.create, METHODS.find, METHODS.register
-
-__all__ = ["METHODS", "create", "find", "register"]

@@ -102,7 +102,7 @@ def _add(modules: list[Any], x: Tensor, shortcut: Tensor, act: nn.Module | None)
 
 
 def _chain(modules: list[Any], x: Tensor) -> Tensor:
-    """Run modules one after the other, convolutions together with what follows them."""
+    """Run modules one after the other, and fold each batch norm, activation and pooling into its convolution."""
     while modules:
         first, *modules = modules
         if not modules or not _fold(first, modules[0]):
@@ -159,6 +159,3 @@ def _bound(act: nn.Module) -> float | None:
 def _unobserved(module: nn.Module) -> bool:
     hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
     return not any(hooks)
-
-
-__all__ = ["fold_frozen"]

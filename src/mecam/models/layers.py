@@ -75,6 +75,3 @@ def _names(featurizer: nn.Module, attribute: str) -> list[str]:
 
 def _inside(name: str, module: str) -> bool:
     return name.startswith(f"{module}.")
-
-
-__all__ = ["blocks_of", "depths", "has_layers"]

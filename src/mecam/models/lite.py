@@ -179,6 +179,3 @@ def _rounded(channels: float) -> int:
     """Round to the nearest multiple of 8, or up if that is more than 10 % below."""
     nearest = max(8, int(channels + 4) // 8 * 8)
     return nearest if nearest >= 0.9 * channels else nearest + 8
-
-
-__all__ = ["MEAN", "STD", "EfficientNetLite", "lite0", "lite0small", "lite1", "lite2", "weights_file"]

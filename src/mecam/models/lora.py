@@ -70,6 +70,3 @@ def _called(network: Network) -> list[str]:
     for handle in handles:
         handle.remove()
     return [name for name in linear.values() if name in called]
-
-
-__all__ = ["adapt", "merged", "remove_adapters"]

@@ -88,6 +88,3 @@ def virtual_domain_stages(ends: Sequence[str]) -> tuple[str, ...]:
     pooled features themselves: another image's style there would be another image's class.
     """
     return tuple(ends[:-1][-3:])
-
-
-__all__ = ["Backbone", "Network", "virtual_domain_stages"]

@@ -54,6 +54,3 @@ class _AsThen:
         for module, parameters, buffers in self.now:
             module._parameters.update(parameters)
             module._buffers.update(buffers)
-
-
-__all__ = ["checkpoint_blocks"]

@@ -193,6 +193,3 @@ def _spelled(architecture: str) -> str:
     else:
         name = architecture.partition(":")[0]
     return plain(name).removesuffix("v15")
-
-
-__all__ = ["BACKBONES", "BackboneEntry", "create", "find", "register"]

@@ -159,6 +159,3 @@ def _timm(name: str) -> ModuleType:
             "pip install 'mecam[timm]'"
         ) from error
     return timm
-
-
-__all__ = ["build", "stages"]

@@ -179,6 +179,3 @@ def _shapes(state: StateDict) -> dict[str, torch.Size]:
 def _describe(head: StateDict, name: str) -> str:
     weight = head.get("weight")
     return f"layers that {name} does not use were" if weight is None else f"its classifier of {len(weight)} classes was"
-
-
-__all__ = ["WeightsError", "find_weights", "load_weights", "read_weights", "stated_architecture", "weights_digest"]

@@ -69,7 +69,7 @@ def _require_used(run: Path, recipe: Recipe) -> None:
 
 
 def _fingerprint(run: Path, name: str) -> str:
-    """Return a digest of what the run was trained on; "" if the run has none."""
+    """Return the digest of the data or the weights that the run was trained on; "" if it has none."""
     folder = RunFolder(run)
     prints = folder.read_run().get("fingerprints")
     value = prints.get(name) if isinstance(prints, dict) else None

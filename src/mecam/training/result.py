@@ -126,7 +126,7 @@ def metrics(
 
 
 def facts(run: Run) -> dict[str, Any]:
-    """Return what is needed to use the weights of this run."""
+    """Return the metadata that loading the weights of this run requires."""
     recipe, network = run.recipe, run.network
     needed = {
         "backbone": recipe.backbone,
