@@ -135,6 +135,27 @@ class TestLeftovers:
             expected.step(closure_for(expected, whole, X, Y))
         torch.testing.assert_close(flatten(list(model.parameters())), flatten(list(whole.parameters())))
 
+    @pytest.mark.parametrize("in_place", [False, True])
+    def test_a_closure_that_writes_gradients_itself_need_not_clear_them(self, in_place: bool) -> None:
+        model, whole = network(), network()
+        parameters = list(model.parameters())
+        optimizer = MeCAM(parameters, torch.optim.SGD, lr=0.1)
+        expected = MeCAM(whole.parameters(), torch.optim.SGD, lr=0.1)
+
+        def closure() -> Tensor:
+            loss = F.cross_entropy(model(X), Y)
+            for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+                if in_place and p.grad is not None:
+                    p.grad.copy_(gradient)
+                else:
+                    p.grad = gradient
+            return loss
+
+        for _ in range(4):
+            optimizer.step(closure)
+            expected.step(closure_for(expected, whole, X, Y))
+        assert torch.equal(flatten(parameters), flatten(list(whole.parameters())))
+
     def test_hooks_are_few_where_gradients_are_cleared_by_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         model, hooks = network(), 0
         optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1)

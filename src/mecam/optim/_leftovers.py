@@ -20,10 +20,11 @@ UNCLEARED = (
 class Held:
     """A parameter and the gradient it has before a step, which is not kept alive."""
 
-    __slots__ = ("gradient", "parameter", "version")
+    __slots__ = ("doubtful", "gradient", "parameter", "version")
 
     def __init__(self, parameter: Tensor, gradient: Tensor) -> None:
         self.parameter, self.gradient, self.version = parameter, TensorWeakRef(gradient), local(gradient)._version
+        self.doubtful = False  # untouched when autograd last computed a new gradient
 
     def same(self) -> bool:
         """Return whether the gradient is still the same tensor."""
@@ -39,7 +40,8 @@ class Leftovers(AbstractContextManager["Leftovers"]):
     """Find gradients that the first pass added to, by identity and version: no value is read.
 
     A new gradient tensor means the closure cleared it. The same tensor was either zeroed in place or not cleared; a
-    hook decides before the first backward. Hooks cost time. Once a step has shown that the closure clears by None, the
+    hook decides before the first backward. It also runs for torch.autograd.grad, which adds to nothing, so a second
+    hook tells whether a gradient was added. Hooks cost time. Once a step has shown that the closure clears by None, the
     last parameter of each block has one, which looks at the others: one that is not cleared gets a hook then.
 
     Args:
@@ -67,14 +69,18 @@ class Leftovers(AbstractContextManager["Leftovers"]):
 
     def _hook(self, held: Held) -> None:
         def look(_: Tensor) -> None:
-            self.uncleared |= held.untouched()
+            held.doubtful = held.untouched()
             if not self.all_hooked:
                 self.all_hooked = True
                 for other in self.held:
                     if other not in self.first and other.untouched():
                         self._hook(other)
 
+        def added(_: Tensor) -> None:
+            self.uncleared |= held.doubtful
+
         self.hooks.callback(held.parameter.register_hook(look).remove)  # type: ignore[no-untyped-call]
+        self.hooks.callback(held.parameter.register_post_accumulate_grad_hook(added).remove)  # type: ignore[no-untyped-call]
 
     def require_cleared(self, loss: object, how_to_step: str) -> None:
         """Refuse gradients that were not cleared, and a closure that did nothing."""
