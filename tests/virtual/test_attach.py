@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from mecam.virtual import DSU, EFDMix, Fourier, MixStyle, VirtualDomain
 from mecam.virtual._draws import Draw
 from mecam.virtual._features import FeatureDomain
+from mecam.virtual._layers import ends_with_channels
 from mecam.virtual.mixstyle import mix_style
 from tests.optim.distributed import run as run_ranks
 
@@ -435,16 +436,27 @@ def test_timm_resnet_trains_through_mixed_stages() -> None:
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "test_mambaout", "samvit_base_patch16"])
-def test_timm_maps_with_channels_at_the_end(name: str) -> None:
+def torchvision_swin() -> nn.Module:
+    swin: Any = pytest.importorskip("torchvision.models.swin_transformer").SwinTransformer
+    model: nn.Module = swin([4, 4], embed_dim=8, depths=[1, 1], num_heads=[1, 2], window_size=[2, 2])
+    return model
+
+
+@pytest.mark.parametrize(
+    "name", ["swin_tiny_patch4_window7_224", "test_mambaout", "samvit_base_patch16", "torchvision's swin"]
+)
+def test_maps_with_channels_at_the_end(name: str) -> None:
     """The style of a channel is taken over space: after mixing, each sample has a style between two samples' own."""
     timm = pytest.importorskip("timm")
     small: dict[str, dict[str, Any]] = {
         "swin_tiny_patch4_window7_224": {"img_size": 56, "embed_dim": 8, "depths": (1, 1), "num_heads": (1, 2)},
         "samvit_base_patch16": {"img_size": 64, "embed_dim": 16, "depth": 2, "num_heads": 2},
     }
-    model = timm.create_model(name, pretrained=False, **small.get(name, {})).double().eval()
-    layer = {"swin_tiny_patch4_window7_224": "layers.0", "test_mambaout": "stages.0"}.get(name, "blocks.0")
+    of_torchvision = name == "torchvision's swin"
+    built = torchvision_swin() if of_torchvision else timm.create_model(name, pretrained=False, **small.get(name, {}))
+    model = built.double().eval()
+    layers = {"swin_tiny_patch4_window7_224": "layers.0", "test_mambaout": "stages.0"}
+    layer = "features.1" if of_torchvision else layers.get(name, "blocks.0")
     maps: list[torch.Tensor] = []
     style = MixStyle(alpha=1.0).attach(model, layer)  # its hook comes first, so the second sees what it returns
     model.get_submodule(layer).register_forward_hook(lambda _module, _args, output: maps.append(output))
@@ -468,6 +480,12 @@ def test_timm_maps_with_channels_at_the_end(name: str) -> None:
         assert min(errors) < 1e-9
     # and what is left after taking the style off is what it was
     torch.testing.assert_close(_without_style(mixed), _without_style(plain), rtol=0, atol=1e-9)
+
+
+def test_the_convolution_of_torchvisions_swin_has_its_channels_first() -> None:
+    model = torchvision_swin()
+    ends = {name: ends_with_channels(model, name) for name in ("features.0.0", "features.0", "features.1.0", "permute")}
+    assert ends == {"features.0.0": False, "features.0": True, "features.1.0": True, "permute": False}
 
 
 def _without_style(maps: torch.Tensor) -> torch.Tensor:

@@ -26,9 +26,9 @@ class VirtualDomain(ABC):
     - `active()` is the only switch: train or eval mode does not matter. It may be nested; the outermost counts.
     - Random: entering `active()` draws one seed from `generator` (default: torch's global CPU generator), and every
       number of that activation comes from it. So `torch.manual_seed` reproduces a run, resuming needs no extra state,
-      and dropout in the same pass draws what it would draw without the virtual domain. Compiled code and CUDA graphs
-      draw from the device's default generator instead, since they would freeze a private one. Under DDP each rank
-      draws its own numbers if its global generator is seeded on its own.
+      and the global generator advances by one number, whatever runs inside. Compiled code and CUDA graphs draw from
+      the device's default generator instead, since they would freeze a private one. Under DDP each rank draws its own
+      numbers if its global generator is seeded on its own.
     - `p` is drawn at every call of a layer, as in the published code, and on the device, without a host sync; a
       batch that is not mixed keeps its bits.
     - Copies: a deep copy of the model uses the same switch, and a deep copy of a virtual domain is the domain itself.

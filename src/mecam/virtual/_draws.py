@@ -1,4 +1,4 @@
-"""Random numbers of virtual domains, separate from torch's global stream so that dropout is unaffected."""
+"""Random numbers of virtual domains, in a stream of their own, separate from that of dropout."""
 
 from collections import defaultdict
 from dataclasses import dataclass

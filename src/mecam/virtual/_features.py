@@ -32,8 +32,9 @@ class FeatureDomain(VirtualDomain):
         `prefix_tokens`, stay untouched: None asks the model (`num_prefix_tokens` in timm, 1 + `num_register_tokens` in
         DINOv2) and else assumes 1. Give 0 for layers before the class token is added (a patch embedding) and for
         models without one. `batch_first=False` reads (N, B, C), the layout inside OpenAI's and older OpenCLIP towers.
-        `channels_last=True` reads maps (B, H, W, C), as Swin has them: None asks the model (`output_fmt` in timm) and
-        else assumes (B, C, H, W). This is the order of the axes, not torch's memory format.
+        `channels_last=True` reads maps (B, H, W, C), as Swin has them: None asks the model (`output_fmt` in timm),
+        knows torchvision's Swin, and else assumes (B, C, H, W). This is the order of the axes, not torch's memory
+        format.
         """
         if prefix_tokens is not None and prefix_tokens < 0:
             raise ValueError(f"prefix_tokens must be 0 or more, or None to ask the model, got {prefix_tokens!r}")

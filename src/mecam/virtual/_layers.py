@@ -73,7 +73,15 @@ def ends_with_channels(model: nn.Module, name: str) -> bool:
     fmt = _nearest(model, name, "output_fmt")
     if fmt is None:  # SAM's encoder has it at its patch embedding alone
         fmt = getattr(_nearest(model, name, "patch_embed"), "output_fmt", None)
-    return fmt == "NHWC"
+    return fmt == "NHWC" or _is_inside_torchvision_swin(model, name)
+
+
+def _is_inside_torchvision_swin(model: nn.Module, name: str) -> bool:
+    """Return whether the layer is one of a Swin of torchvision, which has no such attribute, after its convolution."""
+    before, found, _ = f".{name}.".partition(".features.")
+    swin = type(model.get_submodule(before[1:])) if found else object
+    is_swin = (swin.__module__, swin.__name__) == ("torchvision.models.swin_transformer", "SwinTransformer")
+    return is_swin and not isinstance(model.get_submodule(name), nn.Conv2d)
 
 
 def _nearest(model: nn.Module, name: str, attribute: str) -> object:
