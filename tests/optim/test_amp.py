@@ -271,3 +271,12 @@ def test_scaler_step_with_a_closure_tells_the_way_out_too() -> None:
     with pytest.raises(TypeError, match=r"optimizer\.step\(closure, scaler=scaler\)"):
         scaler.step(optimizer, closure)
     assert_same(everything(model, optimizer), before)
+
+
+def test_a_closure_that_does_not_scale_its_loss_is_refused() -> None:
+    model = network(dtype=torch.float32)
+    optimizer = build(SAM, model)
+    before = everything(model, optimizer)
+    with pytest.raises(RuntimeError, match=r"scaler\.scale\(loss\)\.backward\(\)"):
+        optimizer.step(closure_for(optimizer, model), scaler=scaler_for())
+    assert_same(everything(model, optimizer), before)

@@ -5,6 +5,7 @@ import io
 import pickle
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,21 @@ def test_what_another_method_kept_is_left_out() -> None:
         optimizer.load_state_dict(other.state_dict())
     optimizer.step(closure_for(optimizer, model, X, Y))
     assert all(set(kept) == {"m"} for kept in optimizer.own_state.values())
+
+
+@pytest.mark.parametrize("method", [FSAM, LookSAM])
+def test_loading_before_the_method_begins_resets_nothing_and_warns_of_nothing(method: type[SharpnessAware]) -> None:
+    model = network()
+    optimizer, other = (method(model.parameters(), torch.optim.Adam, lr=0.1, start=3) for _ in range(2))
+    train(model, optimizer, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        other.load_state_dict(optimizer.state_dict())
+    train(model, optimizer, 1)
+    packed = optimizer.state_dict()
+    packed["state"] = {}
+    with pytest.warns(UserWarning, match=f"has no {method.keeps[0]} and resets it"):
+        other.load_state_dict(packed)
 
 
 def test_loading_is_a_copy() -> None:

@@ -191,6 +191,11 @@ def test_a_closure_without_domains_is_warned_of_once_and_is_one_domain() -> None
     assert torch.equal(weights(model), weights(other))
 
 
+@pytest.mark.parametrize("method", [DISAM, DGSAM])
+def test_the_example_in_the_docstring_hands_over_the_domains(method: type[ByDomain]) -> None:
+    assert "loss = optimizer.over_domains(" in (method.__doc__ or "").partition("Example:")[2]
+
+
 def test_losses_that_are_not_one_per_domain_are_refused() -> None:
     for method in (DISAM, DGSAM):
         optimizer = method(network().parameters(), torch.optim.SGD, lr=LR)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from mecam.optim import SAM, MeCAM
+from mecam.virtual import MixStyle
 from tests.optim.flat import Tilt, batch, closure_for, flatten, gradient, network
 
 X, Y = batch()
@@ -127,3 +128,8 @@ def test_a_group_with_bad_values_of_its_own_is_refused() -> None:
 def test_virtual_domain_without_active_is_refused() -> None:
     with pytest.raises(TypeError, match="must have a method active"):
         MeCAM(network().parameters(), torch.optim.SGD, lr=0.1, virtual_domain=object())  # type: ignore[arg-type]
+
+
+def test_a_class_as_virtual_domain_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"is the class MixStyle; give an object: MixStyle\(\)"):
+        MeCAM(network().parameters(), torch.optim.SGD, lr=0.1, virtual_domain=MixStyle)  # type: ignore[arg-type]

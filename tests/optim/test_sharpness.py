@@ -266,8 +266,11 @@ class TestNonfinite:
         model = network()
         optimizer = SAM(model.parameters(), torch.optim.SGD, lr=0.1)
         closure = self.poisoned(optimizer, model, 1, float("nan"))
-        with pytest.raises(FloatingPointError, match=r"losses of the passes: a dict, a dict"):
+        with pytest.raises(FloatingPointError, match=r"losses of the passes: 1[.0-9]*, nan"):
             optimizer.step(lambda: {"loss": closure()})
+        closure = self.poisoned(optimizer, model, 1, float("nan"))
+        with pytest.raises(FloatingPointError, match=r"losses of the passes: a tuple, a tuple"):
+            optimizer.step(lambda: (closure(), 1))
 
     @pytest.mark.parametrize("method", METHODS)
     def test_skip_leaves_everything_as_it_was(self, method: type[SharpnessAware]) -> None:

@@ -29,6 +29,7 @@ class ByDomain(SharpnessAware):
     """
 
     one_at_a_time: ClassVar[bool] = False  # each pass needs the loss of one domain, and not of all
+    example_loss = "optimizer.over_domains([partial(loss_of, images, labels) for images, labels in batches])"
     transient = (*SharpnessAware.transient, "_domains")
     _domains: int = 0  # seen by the last call of `over_domains`
 

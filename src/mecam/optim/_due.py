@@ -19,7 +19,6 @@ class Due(Wrapper):
     """An optimizer with plain steps besides the method's, if `start` or `every` is given."""
 
     transient = (*Wrapper.transient, "_planned")
-    start: int
     every: int
     _planned: bool | None = None  # whether the next step is due, once decided
 

@@ -30,6 +30,9 @@ class Meta(SharpnessAware):
     def check_settings(self, options: Mapping[str, Any]) -> None:
         super().check_settings(options)
         domain = options["virtual_domain"]
+        if isinstance(domain, type):
+            name = domain.__name__
+            raise TypeError(f"virtual_domain is the class {name}; give an object: {name}().attach(model, layers)")
         if domain is not None and not callable(getattr(domain, "active", None)):
             raise TypeError(
                 f"virtual_domain is a {type(domain).__name__}; it must have a method active() that returns a context "

@@ -73,7 +73,7 @@ class Passes:
         *,
         buffers: Buffers,
         shared_noise: bool = False,
-        unscale: Scalar | None = None,
+        unscale: Callable[[], Scalar] | None = None,
         around: Callable[[], AbstractContextManager[Any]] | None = None,
         after_first: Callable[[], None] | None = None,
         record: bool = False,
@@ -148,7 +148,7 @@ class Passes:
             self.after_first()
         gradient = self._own_gradients(copy=filled_again(self.space.kinds[0].device))
         if self.unscale is not None:
-            gradient = (self.unscale * gradient).collapse(into=gradient)
+            gradient = (self.unscale() * gradient).collapse(into=gradient)
             self.finite = is_finite(gradient) if self.finite is None else self.finite & is_finite(gradient)
         self.losses.append(_kept_loss(loss))
         self.gradients = [*self.gradients, gradient] if self.record else [gradient]

@@ -15,7 +15,7 @@ Example:
 
     def closure():
         optimizer.zero_grad()
-        loss = loss_function(model(inputs), targets)
+        loss = {loss}
         loss.backward()
         return loss
 
@@ -34,7 +34,8 @@ def complete(optimizer: Any, base: Any) -> None:
         shared = inspect.cleandoc(base.__doc__).partition("\n\nArgs:\n")[2]
         rho, model, settings = (shared.index(f"    {name}:") for name in ("rho", "model", "settings"))
         args = shared[:rho] + meanings + (f"{options}\n" if options else "") + shared[model:settings]
-        optimizer.__doc__ = f"{summary}\n\nArgs:\n{args}{EXAMPLE.format(name=optimizer.__name__)}"
+        example = EXAMPLE.format(name=optimizer.__name__, loss=optimizer.example_loss)
+        optimizer.__doc__ = f"{summary}\n\nArgs:\n{args}{example}"
 
 
 def separate(optimizer: Any, rho: Any, settings: dict[str, Any]) -> tuple[dict[str, Any], ...]:

@@ -49,7 +49,7 @@ class TwoPasses(SharpnessAware):
                 "first_step() does not support local_perturbation, shared_noise, start, every or AdaHessian; use "
                 "step(closure)"
             )
-        passes, _ = self._begin(lambda: None, None)  # the loop calls instead
+        passes = self._begin(lambda: None, None)  # the loop calls instead
         try:
             first = passes.take(UNKNOWN)
             passes.move(self._offset(first))

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from mecam.optim._options import Nonfinite
 from mecam.optim._shards import is_distributed, local, mean_over
+from mecam.optim.last import as_number
 from mecam.optim.vector import Space, Vector, is_finite, norm
 
 
@@ -149,9 +150,18 @@ def _require(finite: Tensor, losses: Sequence[Any]) -> None:
 def _shown(loss: Any) -> str:
     """Format a loss. A closure may return something else, which must not fail here."""
     try:
-        return f"{float(loss):g}"
+        return f"{float(as_number(loss)):g}"
     except (TypeError, ValueError, RuntimeError):
         return f"a {type(loss).__name__}"
+
+
+def scale_of(scaler: torch.amp.GradScaler, device: torch.device) -> Tensor:
+    """Return the scale by which the closure multiplied its loss."""
+    if getattr(scaler, "_scale", device) is None:  # never used; torch's scaler.step() is an error then as well
+        raise RuntimeError(
+            "the closure did not use the scaler. Call scaler.scale(loss).backward() in it, or leave out scaler="
+        )
+    return scaler.scale(torch.ones((), device=device))
 
 
 def counts_on_device(base: Optimizer) -> bool:

@@ -51,6 +51,7 @@ class Wrapper(Optimizer):
     counters: ClassVar[tuple[str, ...]] = ("taken", "skipped")  # of steps
     transient: ClassVar[tuple[str, ...]] = ("step",)  # attributes that copies do not take along
 
+    start: int = 0  # plain steps before the method begins
     base_optimizer: Optimizer
     own_state: OwnState
     _renamed: frozenset[str]
@@ -137,7 +138,7 @@ class Wrapper(Optimizer):
         for group, values in zip(self.param_groups, present, strict=True):
             self._complete(group, values)
         self.own_state = own_part(state_dict, self.param_groups, self.keeps)
-        if self.keeps and not self.own_state and self.first("taken") > 0:
+        if self.keeps and not self.own_state and self.first("taken") > self.start:
             warnings.warn(
                 f"{type(self).__name__}: the state loaded has no {', '.join(self.keeps)} and resets it. "
                 "torch.distributed.checkpoint leaves it out with flatten_optimizer_state_dict=True",

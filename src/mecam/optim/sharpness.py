@@ -23,7 +23,7 @@ from mecam.optim._passes import HOW_TO_STEP, Closure, GradAt, NoGradientError, P
 from mecam.optim._shards import is_distributed, local, refuse_flat_shards, reshard
 from mecam.optim._signature import complete, separate
 from mecam.optim._unseen import frames_compiled
-from mecam.optim._update import Update, counts_on_device, unless_skipped
+from mecam.optim._update import Update, counts_on_device, scale_of, unless_skipped
 from mecam.optim._wrapper import Wrapper, hooked
 from mecam.optim.last import LastStep
 from mecam.optim.vector import Space, Vector
@@ -49,7 +49,7 @@ class SharpnessAware(Due):
         nonfinite: what a NaN or infinite combined gradient does. "raise" an error, the weights as before; "skip" the
             step (decided on the device where the base optimizer allows it, and counted in `skipped`); "ignore".
         local_perturbation: under DDP, perturb each rank by its own gradient and all-reduce the combined gradient once.
-            What FSAM, LookSAM and MSAM keep is then each rank's own: a checkpoint needs the state of all ranks.
+            What FSAM, LookSAM, MSAM and VaSSO keep is then each rank's own: a checkpoint needs the state of all ranks.
         stochastic_rounding: round weights kept in bfloat16 or float16 at random where they are perturbed, the same on
             every rank. Most perturbations are below their precision.
         track: fill `last` with the passes' losses, gradient norms and cosines.
@@ -60,6 +60,7 @@ class SharpnessAware(Due):
 
     passes: ClassVar[int] = 2
     options: ClassVar[Mapping[str, Any]] = {}  # further arguments of the constructor, with their defaults
+    example_loss: ClassVar[str] = "loss_function(model(inputs), targets)"  # in the docstring
     decides_on_host: ClassVar[bool] = False  # by Python what work a step is; such a step cannot be a CUDA graph
     transient = (
         *Wrapper.transient,
@@ -234,7 +235,7 @@ class SharpnessAware(Due):
                 return closure()
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
         due = self._take_plan()
-        passes, scale = self._begin(closure, scaler)
+        passes = self._begin(closure, scaler)
         try:
             gradient = (self.gradient if due else self.plain)(passes.grad_at)
         except NoGradientError as error:
@@ -247,11 +248,11 @@ class SharpnessAware(Due):
             raise
         finally:
             self._restore(passes)
-        self._end(passes, gradient, scaler, scale)
+        self._end(passes, gradient, scaler)
         return passes.losses[0]
 
-    def _begin(self, closure: Closure, scaler: torch.amp.GradScaler | None) -> tuple[Passes, Tensor | None]:
-        """Prepare the passes of a step; also return the scaler's scale."""
+    def _begin(self, closure: Closure, scaler: torch.amp.GradScaler | None) -> Passes:
+        """Prepare the passes of a step."""
         # DDP's own error (a leaf variable used in-place) is unclear
         in_a_group = torch.distributed.is_available() and torch.distributed.is_initialized()
         if (hessian_due := self._hessian_due()) and in_a_group:
@@ -261,20 +262,19 @@ class SharpnessAware(Due):
         if not self._space.fits(self.param_groups):
             self._space = Space(self.param_groups)
         self._to_keep, self._to_note, self._shift, self._diagonal = {}, {}, None, None
-        scale = None if scaler is None else scaler.scale(torch.ones((), device=self._space.kinds[0].device))
         self._running = Passes(
             self._space,
             closure,
             buffers=Buffers(self.model, self._frozen(), look_into=partial(self._to_search, closure)),
             shared_noise=self.shared_noise,
-            unscale=None if scale is None else 1 / scale,
+            unscale=None if scaler is None else lambda: 1 / scale_of(scaler, self._space.kinds[0].device),
             around=cast("Any", self.model).no_sync if self.local_perturbation else None,
             after_first=self._estimate_hessian if hessian_due else None,
             record=self.track,
             watch_every=self._watch_every,
             rounding=int(self.first("taken") + self.first("skipped")) if self.stochastic_rounding else None,
         )
-        return self._running, scale
+        return self._running
 
     def _restore(self, passes: Passes) -> None:
         passes.restore()
@@ -282,9 +282,7 @@ class SharpnessAware(Due):
             reshard(self.model)
         self._running = None
 
-    def _end(
-        self, passes: Passes, gradient: Vector, scaler: torch.amp.GradScaler | None = None, scale: Tensor | None = None
-    ) -> None:
+    def _end(self, passes: Passes, gradient: Vector, scaler: torch.amp.GradScaler | None = None) -> None:
         """Hand the combined gradient to the base optimizer."""
         self._watch_every, self._compared = passes.watch_every, self._space
         if len(passes.losses) > 1:
@@ -299,11 +297,13 @@ class SharpnessAware(Due):
             update.average(cast("Any", self.model).process_group)
         if self.clip_norm is not None:
             update.clip(self.clip_norm)
-        if scaler is not None and scale is not None:
+        if scaler is not None:
+            scale = scale_of(scaler, self._space.kinds[0].device)
             taken: bool | Tensor = update.take_scaled(self.base_optimizer, scaler, scale)
         else:
             taken = update.take(self.base_optimizer, self.nonfinite, passes.losses, self._stepped)
         self._commit(taken, update.shift)
+        self._to_keep, self._shift, self._diagonal = {}, None, None  # each as large as the weights
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
@@ -344,7 +344,7 @@ class SharpnessAware(Due):
         with torch.enable_grad():
             diagonal = hutchinson(parameters, samples=base.num_samples, distribution=base.distribution)
         unscale = None if self._running is None else self._running.unscale
-        scaled = diagonal if unscale is None else [d * unscale for d in diagonal]
+        scaled = diagonal if unscale is None else [d * unscale() for d in diagonal]
         self._diagonal = dict(zip(parameters, scaled, strict=True))
 
     def _commit(self, taken: bool | Tensor, shift: Vector | None) -> None:
