@@ -14,6 +14,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -62,13 +63,13 @@ class Noise:
 
 
 class Still:
-    """A feed that always returns the same batch."""
+    """A feed that always returns the same images."""
 
     def __init__(self, feed: Feed) -> None:
         self.batch, self.state = feed.next(0), feed.state
 
-    def next(self, step: int) -> Batch:  # noqa: ARG002
-        return self.batch
+    def next(self, step: int) -> Batch:
+        return replace(self.batch, step=step)
 
 
 def main() -> None:

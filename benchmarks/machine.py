@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,18 @@ def parse(description: str | None, **defaults: Any) -> argparse.Namespace:
             parser.add_argument(option, type=type(default), default=default)
     parser.add_argument("--out", type=Path)
     return parser.parse_args()
+
+
+def subset(known: list[str]) -> Callable[[str], list[str]]:
+    """Return the type of an option that takes some of these names, with commas between them."""
+
+    def names(text: str) -> list[str]:
+        chosen = text.split(",")
+        if unknown := set(chosen) - set(known):
+            raise argparse.ArgumentTypeError(f"there is no {', '.join(sorted(unknown))}; known are {', '.join(known)}")
+        return chosen
+
+    return names
 
 
 def table(header: list[str], rows: list[list[str]]) -> list[str]:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from machine import heading, publish, table
+from machine import heading, publish, subset, table
 from mecam.optim import OPTIMIZERS, create
 
 OTHER_SAM = "pytorch_optimizer.SAM"
@@ -122,17 +122,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--optimizers", type=names, default=NAMES, help=f"a subset of {','.join(NAMES)}")
+    parser.add_argument("--optimizers", type=subset(NAMES), default=NAMES, help=f"a subset of {','.join(NAMES)}")
     parser.add_argument("--out", type=Path, help="also write the results to this file")
     return parser.parse_args(arguments)
-
-
-def names(text: str) -> list[str]:
-    chosen = text.split(",")
-    unknown = set(chosen) - set(NAMES)
-    if unknown:
-        raise argparse.ArgumentTypeError(f"there is no {', '.join(sorted(unknown))}; known are {', '.join(NAMES)}")
-    return chosen
 
 
 if __name__ == "__main__":

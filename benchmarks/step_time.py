@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from machine import Others, heading, publish, table
+from machine import Others, heading, publish, subset, table
 from mecam import models
 from mecam.optim import OPTIMIZERS, create
 from mecam.virtual import MixStyle
@@ -279,19 +279,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=40, help="rounds; at least 2")
     parser.add_argument("--patience", type=float, default=0, help="total seconds to repeat disturbed measurements")
     parser.add_argument("--burst", type=int, help="steps per sample (default: 1 on the CPU, 5 on cuda)")
-    parser.add_argument("--optimizers", type=names, default=NAMES, help=f"a subset of {','.join(NAMES)}")
+    parser.add_argument("--optimizers", type=subset(NAMES), default=NAMES, help=f"a subset of {','.join(NAMES)}")
     parser.add_argument("--out", type=Path, help="also write the results to this file")
     options = parser.parse_args(arguments)
     options.burst = options.burst or (1 if options.device == "cpu" else 5)
     return options
-
-
-def names(text: str) -> list[str]:
-    chosen = text.split(",")
-    unknown = set(chosen) - set(NAMES)
-    if unknown:
-        raise argparse.ArgumentTypeError(f"there is no {', '.join(sorted(unknown))}; known are {', '.join(NAMES)}")
-    return chosen
 
 
 if __name__ == "__main__":

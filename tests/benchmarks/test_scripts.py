@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from mecam.methods import trm
 from mecam.optim import OPTIMIZERS, SAGM
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -196,6 +197,21 @@ def test_the_time_of_a_run(run_here: Callable[..., str]) -> None:
     seconds = [float(cells[0]) for cells in found.values()]
     assert len(seconds) == 5
     assert abs(sum(seconds[:-1]) - seconds[-1]) < 0.5
+
+
+def test_costs_of_methods_include_annealed_penalties(
+    run_here: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, losses = [], trm._losses
+
+    def counted(*tensors: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        return losses(*tensors)
+
+    monkeypatch.setattr(trm, "_losses", counted)
+    small = ["--backbone", "resnet8", "--image-size", "16", "--batch", "2", "--rounds", "1", "--burst", "1"]
+    assert "| trm | " in run_here("method_cost.py", "--methods", "trm", *small)
+    assert len(calls) == 3, "in two steps of warm-up and one on the clock"
 
 
 def test_a_step_on_a_cpu(run_here: Callable[..., str]) -> None:
