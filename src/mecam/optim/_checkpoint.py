@@ -1,6 +1,6 @@
 """Merge the base optimizer's state and the method's own tensors into one state_dict.
 
-In memory the two are apart, since Adam takes a parameter with any state for one it has initialised. In a state_dict
+In memory the two are apart, since Adam takes a parameter with any state for one it has initialized. In a state_dict
 they are together, {state: {0: {exp_avg, ..., sharpness_m}}, param_groups}, since tools for distributed checkpoints
 carry just that. The state of a base with another layout (Lookahead) is nested as a whole, under "base_optimizer_state".
 """

@@ -205,7 +205,7 @@ def masked_step(base: Optimizer, apply: Tensor) -> None:
 
 
 def drop_new_state(base: Optimizer, known: set[Tensor]) -> None:
-    """Remove the state that a skipped step created: fused SGD leaves its momentum uninitialised."""
+    """Remove the state that a skipped step created: fused SGD leaves its momentum uninitialized."""
     for parameter in [p for p in base.state if p not in known]:
         del base.state[parameter]
 

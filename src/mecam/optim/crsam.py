@@ -14,7 +14,7 @@ class CRSAM(SharpnessAware):
 
         g± = ∇f(θ ± ρ n(g));   g ← g₊ + γ (g₊ + g₋ − 2g) + β (g₊ − g₋)
 
-    This is the released code's combination; its paper describes a normalised Hessian trace.
+    This is the released code's combination; its paper describes a normalized Hessian trace.
     """
 
     passes = 3

@@ -46,8 +46,9 @@ class SharpnessAware(Due):
             also where its forward cannot be seen to run; needed for `local_perturbation`.
         shared_noise: every pass draws the same random numbers (dropout, augmentation inside the closure).
         clip_norm: largest norm of the combined gradient.
-        nonfinite: what a NaN or infinite combined gradient does. "raise" an error, the weights as before; "skip" the
-            step (decided on the device where the base optimizer allows it, and counted in `skipped`); "ignore".
+        nonfinite: what to do if the combined gradient is NaN or infinite: "raise" an error before the weights change,
+            "skip" the step (decided on the device where the base optimizer allows it, and counted in `skipped`), or
+            "ignore" it.
         local_perturbation: under DDP, perturb each rank by its own gradient and all-reduce the combined gradient once.
             What FSAM, LookSAM, MSAM and VaSSO keep is then each rank's own: a checkpoint needs the state of all ranks.
         stochastic_rounding: round weights kept in bfloat16 or float16 at random where they are perturbed, the same on

@@ -10,7 +10,7 @@ from mecam.optim.vector import Vector, unit
 
 
 class WSAM(TwoPasses):
-    """Sharpness as a regulariser with a weight w = γ/(1−γ).
+    """Sharpness as a regularizer with a weight w = γ/(1−γ).
 
         gₛ = ∇f(θ + ρ n(g))
         coupled:    g ← w gₛ + (1−w) g
