@@ -140,8 +140,8 @@ class Wrapper(Optimizer):
         self.own_state = own_part(state_dict, self.param_groups, self.keeps)
         if self.keeps and not self.own_state and self.first("taken") > self.start:
             warnings.warn(
-                f"{type(self).__name__}: the state loaded has no {', '.join(self.keeps)} and resets it. It is of another "
-                "optimizer, or torch.distributed.checkpoint left it out (flatten_optimizer_state_dict=True)",
+                f"{type(self).__name__}: the state loaded has no {', '.join(self.keeps)} and resets it. It is of "
+                "another optimizer, or torch.distributed.checkpoint left it out (flatten_optimizer_state_dict=True)",
                 stacklevel=outside(),
             )
         for after in self._optimizer_load_state_dict_post_hooks.values():
