@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mecam.data.augment import CONTRAST, SATURATION, Augmentation, Draws, _blend, _per_image
+from mecam.data.augment import SATURATION, Augmentation, Draws, _blend, _per_image
 
 OPERATIONS = (
     *("brightness", "contrast", "saturation", "sharpness"),  # the first three are numbered as in `augment`
@@ -71,7 +71,7 @@ def operate(x: Tensor, operation: Tensor, sign: Tensor) -> Tensor:
     factor = 1 + sign * BLEND * MAGNITUDE
     moves = _moves(chosen, sign * MAGNITUDE)
     steps = (
-        (operation <= max(CONTRAST, SATURATION), _blend(x.clone(), operation, factor)),
+        (operation <= SATURATION, _blend(x.clone(), operation, factor)),
         (chosen("sharpness"), torch.lerp(_smooth(x), x, _per_image(factor)).clamp_(0, 1)),
         ((operation >= OPERATIONS.index("shear_x")) & (operation <= OPERATIONS.index("rotate")), _moved(x, moves)),
         (chosen("posterize"), (x * LEVELS).floor_().clamp_(max=LEVELS - 1) / LEVELS),
