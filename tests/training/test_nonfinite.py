@@ -7,15 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 from mecam.data.shapes import ShapesSet, shapes
-from mecam.methods import METHODS
+from mecam.methods import METHODS, Batch
 from mecam.recipe import Recipe, RecipeError
 from mecam.runs import checkpoint
 from mecam.serving import load_model
 from mecam.training import loop, train
+from mecam.training.machine import find_machine
 from mecam.training.nonfinite import NonFiniteError, finite_or
 from mecam.training.run import Run
+from mecam.training.step import train_step
 from tests.training.pixels import with_pixels
 
 BAD = 2  # the step whose batch is bad
@@ -108,6 +111,36 @@ def test_a_skipped_step_changes_no_weight(
     train(recipe(nonfinite="skip"), tmp_path, device="cpu", data=data)
     assert compared
     assert spoiled
+
+
+@pytest.mark.attack("Non-finite numbers")
+@pytest.mark.parametrize("method", ["dann", "cdann", "sagnet", "mdsdi", "madg", "urm", "adrmx"])
+def test_an_adversary_skips_its_steps(method: str, data: ShapesSet) -> None:
+    run = Run(recipe(method=method, steps=9, batch=4, nonfinite="skip"), find_machine("cpu"), data)
+    draw = run.feed.next
+
+    def spoiled(number: int) -> Batch:
+        batch = draw(number)
+        return replace(batch, images=batch.images * torch.nan)
+
+    def learned() -> list[torch.Tensor]:
+        sides = (side.state_dict() for side in run.method.sides.values())
+        return [leaf.clone() for leaf in tree_leaves(list(sides)) if isinstance(leaf, torch.Tensor)]
+
+    for number in range(3):  # network and discriminator
+        train_step(run, number)
+    before = learned()
+    run.feed.next = spoiled  # type: ignore[method-assign]
+    for number in range(3, 6):
+        train_step(run, number)
+    torch.testing.assert_close(learned(), before, rtol=0, atol=0)
+    run.feed.next = draw  # type: ignore[method-assign]
+    skipped = int(run.optimizer.skipped)
+    for number in range(6, 9):
+        train_step(run, number)
+    assert int(run.optimizer.skipped) == skipped
+    assert all(value.isfinite().all() for value in run.trained.state_dict().values()), "buffers too"
+    assert any(not torch.equal(a, b) for a, b in zip(learned(), before, strict=True))
 
 
 @pytest.mark.attack("Non-finite numbers")

@@ -12,7 +12,9 @@ from mecam import ranks
 
 
 class Side:
-    """A module and its Adam."""
+    """A module and its Adam. With `skips`, a step whose gradient is not finite is left out."""
+
+    skips = False
 
     def __init__(
         self, module: nn.Module, *, lr: float, weight_decay: float = 0.0, betas: tuple[float, float] = (0.9, 0.999)
@@ -31,7 +33,8 @@ class Side:
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         ranks.average(p.grad for p in self.module.parameters())
-        self.optimizer.step()
+        if not self.skips or all(p.grad.isfinite().all() for p in self.module.parameters() if p.grad is not None):
+            self.optimizer.step()
         self.optimizer.zero_grad()
 
     def state_dict(self) -> dict[str, Any]:

@@ -44,12 +44,13 @@ def train_step(run: Run, step: int) -> Tensor | None:
         raise nonfinite.BadStep(step, run.feed.names(before), batch, str(error)) from error
     except ValueError as error:
         raise batch_size_error(run.recipe, run.network.preprocessing.size, error) from error
+    if not skip and run.machine.device.type == "cuda":  # where the optimizer skips; its count is read at evaluations
+        run.unread.append((step, before, torch.as_tensor(run.optimizer.skipped, device=run.machine.device).clone()))
+    state = method.after(run.trained, batch, draw, state)
     if skip:
         nonfinite.restore_buffers(run.trained, buffers)
         state = nonfinite.finite_or(state, run.method_state)
-    elif run.machine.device.type == "cuda":  # where the optimizer skips; its count is read at evaluations
-        run.unread.append((step, before, torch.as_tensor(run.optimizer.skipped, device=run.machine.device).clone()))
-    run.method_state = method.after(run.trained, batch, draw, state)
+    run.method_state = state
     ranks.average(leaf for leaf in tree_leaves(run.method_state) if isinstance(leaf, Tensor))
     run.averaging.update(run.trained)
     return loss
