@@ -16,7 +16,7 @@ from mecam.runs import checkpoint
 from mecam.serving import load_model
 from mecam.training import loop, train
 from mecam.training.machine import find_machine
-from mecam.training.nonfinite import NonFiniteError, finite_or
+from mecam.training.nonfinite import BadStep, NonFiniteError, finite_or
 from mecam.training.run import Run
 from mecam.training.step import train_step
 from tests.training.pixels import with_pixels
@@ -113,15 +113,29 @@ def test_a_skipped_step_changes_no_weight(
     assert spoiled
 
 
+def as_nan(batch: Batch) -> Batch:
+    return replace(batch, images=batch.images * torch.nan)
+
+
+@pytest.mark.attack("Non-finite numbers")
+@pytest.mark.parametrize(("method", "turn"), [("dann", 1), ("adrmx", 2)])
+def test_a_step_of_an_adversary_is_reported_with_its_images(method: str, turn: int, data: ShapesSet) -> None:
+    run = Run(recipe(method=method), find_machine("cpu"), data)
+    for number in range(turn):
+        train_step(run, number)
+    assert run.method.declines(turn)
+    names, draw = run.feed.names(run.feed.state), run.feed.next
+    run.feed.next = lambda number: as_nan(draw(number))  # type: ignore[method-assign]
+    with pytest.raises(BadStep) as stopped:
+        train_step(run, turn)
+    assert (stopped.value.step, list(stopped.value.names)) == (turn, names)
+
+
 @pytest.mark.attack("Non-finite numbers")
 @pytest.mark.parametrize("method", ["dann", "cdann", "sagnet", "mdsdi", "madg", "urm", "adrmx"])
 def test_an_adversary_skips_its_steps(method: str, data: ShapesSet) -> None:
     run = Run(recipe(method=method, steps=9, batch=4, nonfinite="skip"), find_machine("cpu"), data)
     draw = run.feed.next
-
-    def spoiled(number: int) -> Batch:
-        batch = draw(number)
-        return replace(batch, images=batch.images * torch.nan)
 
     def learned() -> list[torch.Tensor]:
         sides = (side.state_dict() for side in run.method.sides.values())
@@ -130,7 +144,7 @@ def test_an_adversary_skips_its_steps(method: str, data: ShapesSet) -> None:
     for number in range(3):  # network and discriminator
         train_step(run, number)
     before = learned()
-    run.feed.next = spoiled  # type: ignore[method-assign]
+    run.feed.next = lambda number: as_nan(draw(number))  # type: ignore[method-assign]
     for number in range(3, 6):
         train_step(run, number)
     torch.testing.assert_close(learned(), before, rtol=0, atol=0)

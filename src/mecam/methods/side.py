@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +12,9 @@ from mecam import ranks
 
 
 class Side:
-    """A module and its Adam. With `skips`, a step whose gradient is not finite is left out."""
+    """A module and its Adam. `nonfinite`: take ("ignore"), leave out ("skip") or refuse ("raise") non-finite steps."""
 
-    skips = False
+    nonfinite: Literal["ignore", "skip", "raise"] = "ignore"
 
     def __init__(
         self, module: nn.Module, *, lr: float, weight_decay: float = 0.0, betas: tuple[float, float] = (0.9, 0.999)
@@ -33,9 +33,15 @@ class Side:
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         ranks.average(p.grad for p in self.module.parameters())
-        if not self.skips or all(p.grad.isfinite().all() for p in self.module.parameters() if p.grad is not None):
+        if self.nonfinite == "ignore" or self._is_finite():
             self.optimizer.step()
+        elif self.nonfinite == "raise":
+            raise FloatingPointError("the gradient of a module beside the network is not finite")
         self.optimizer.zero_grad()
+
+    def _is_finite(self) -> bool:
+        gradients = (p.grad for p in self.module.parameters() if p.grad is not None)
+        return all(bool(gradient.isfinite().all()) for gradient in gradients)
 
     def state_dict(self) -> dict[str, Any]:
         return {"module": self.module.state_dict(), "optimizer": self.optimizer.state_dict()}

@@ -61,7 +61,8 @@ class Run:
             self.network, Setting(*sizes, recipe.lr, recipe.weight_decay, lr_ratio(vars(recipe)))
         )
         for side in self.method.sides.values():
-            side.skips = recipe.nonfinite == "skip"
+            # on a GPU, reading whether a step was finite would wait for it
+            side.nonfinite = "ignore" if recipe.nonfinite == "raise" and device.type == "cuda" else recipe.nonfinite
         self.trained.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.parameters = list(self.trained.parameters())  # collecting them takes longer than a small network's update
         self.groups = finetuning.groups(recipe, self.method, self.trained)

@@ -40,16 +40,16 @@ def train_step(run: Run, step: int) -> Tensor | None:
         run.captures.graphs.clear()
     try:
         loss, state = (None, run.method_state) if method.declines(step) else _update(run, batch, draw)
+        state = method.after(run.trained, batch, draw, state)
     except FloatingPointError as error:
         raise nonfinite.BadStep(step, run.feed.names(before), batch, str(error)) from error
     except ValueError as error:
         raise batch_size_error(run.recipe, run.network.preprocessing.size, error) from error
-    if not skip and run.machine.device.type == "cuda":  # where the optimizer skips; its count is read at evaluations
-        run.unread.append((step, before, torch.as_tensor(run.optimizer.skipped, device=run.machine.device).clone()))
-    state = method.after(run.trained, batch, draw, state)
     if skip:
         nonfinite.restore_buffers(run.trained, buffers)
         state = nonfinite.finite_or(state, run.method_state)
+    elif run.machine.device.type == "cuda":  # where the optimizer skips; its count is read at evaluations
+        run.unread.append((step, before, torch.as_tensor(run.optimizer.skipped, device=run.machine.device).clone()))
     run.method_state = state
     ranks.average(leaf for leaf in tree_leaves(run.method_state) if isinstance(leaf, Tensor))
     run.averaging.update(run.trained)
