@@ -79,6 +79,12 @@ def test_what_is_no_image_is_refused(form: Any, message: str, model: TrainedMode
     assert str(refused.error) in repr(refused)
 
 
+@pytest.mark.parametrize("form", [5, None, (path for path in ("a.png", "b.png"))])
+def test_what_is_not_a_list_of_images_is_refused(form: Any, model: TrainedModel) -> None:
+    with pytest.raises(TypeError, match=r"expected an image or a list of images \(paths, .*\), got "):
+        next(model.predictions(form))
+
+
 def test_reprs_say_what_it_is(model: TrainedModel) -> None:
     assert repr(model) == "<TrainedModel: resnet8 at 32 px on cpu, 2 classes (blue, red)>"
     [found] = model.predictions(COLOUR)

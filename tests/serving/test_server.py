@@ -138,6 +138,8 @@ def test_the_answer_is_what_predict_prints(port: int, run: Path, tmp_path: Path,
         ({"body": picture(), "content_type": "multipart/form-data; boundary=x"}, 415, "the body is a form; expected"),
         ({"body": picture(), "host": "example.org"}, 403, "the Host header is 'example.org'; use localhost"),
         ({"body": picture(), "sec_fetch_site": "cross-site"}, 403, "requests from pages of other sites are refused"),
+        ({"body": picture(), "origin": "http://evil.org"}, 403, "requests from pages of other sites are refused"),
+        ({"body": picture(), "origin": "null"}, 403, "requests from pages of other sites are refused"),
         ({"method": "PUT"}, 405, "Method Not Allowed; expected GET / or POST /predict"),
         ({"path": "/nothing"}, 404, "Not Found; expected GET / or POST /predict"),
     ],
@@ -152,6 +154,8 @@ def test_names_of_this_machine_are_accepted(port: int) -> None:
     for host in (f"localhost:{port}", "127.0.0.1", "[::1]:80", "192.168.0.7:8000"):
         assert request(port, "GET", "/", host=host).status == 200
     assert request(port, "GET", "/", host="rebound.example").status == 403
+    own = {"host": "192.168.0.7:8000", "origin": "http://192.168.0.7:8000"}  # of the page, without Sec-Fetch-Site
+    assert request(port, "POST", "/predict", picture(), **own).status == 200
 
 
 def test_a_body_of_unknown_length_is_refused_while_it_arrives(port: int) -> None:

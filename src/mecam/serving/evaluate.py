@@ -74,7 +74,7 @@ def evaluate(
                 if out is not None:
                     mistakes.add(one.label, predicted, prediction.probability, one.image)
     if not tallies:
-        raise DataError(f"none of the {len(images):,} images of {folder} can be read: {unreadable[0]}")
+        raise DataError(f"no image of {folder} can be read: {unreadable[0]}")
     evaluation = summarize(model.classes, tallies, unreadable=unreadable, ignored=ignored, stopped=model.stopped)
     if together is not None and together.novelty is not None:
         evaluation = replace(evaluation, novelty=together.novelty, nearest=together.nearest)

@@ -52,7 +52,7 @@ def find_labelled(source: Path, classes: Sequence[str]) -> tuple[list[Labelled],
     if source.is_dir():
         return _from_folder(source, classes)
     if not source.is_file():
-        raise DataError(f"there is no {source}; {LAYOUTS}")
+        raise DataError(f"{source} does not exist; {LAYOUTS}")
     rows = read_rows(source)
     if not rows:
         raise DataError(f"there are no images in {source}; {LAYOUTS}")

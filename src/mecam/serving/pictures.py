@@ -26,7 +26,12 @@ def as_sequence(pictures: Picture | Sequence[Picture]) -> Sequence[Picture]:
     """Return the images one by one; a single one becomes a list. Arrays with four dimensions are several images."""
     if isinstance(pictures, (np.ndarray, Tensor)):
         return [pictures] if pictures.ndim < 4 else list(pictures)
-    return [pictures] if isinstance(pictures, (Path, str, bytes, Image.Image)) else pictures
+    if isinstance(pictures, (Path, str, bytes, Image.Image)):
+        return [pictures]
+    if not (hasattr(pictures, "__len__") and hasattr(pictures, "__getitem__")):
+        kinds = "paths, bytes, Pillow images, arrays or tensors"
+        raise TypeError(f"expected an image or a list of images ({kinds}), got {type(pictures).__name__}")
+    return pictures
 
 
 def name_of(picture: Picture) -> str:

@@ -116,8 +116,7 @@ class _Service:
 
     async def predict(self, request: Request) -> Response:
         self._check_host(request)
-        if request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-            raise HTTPException(403, "requests from pages of other sites are refused")
+        self._check_site(request)
         if request.headers.get("content-type", "").startswith("multipart/"):
             raise HTTPException(415, f"the body is a form; {USAGE}: curl --data-binary @photo.jpg")
         if self.images >= AT_A_TIME:
@@ -165,6 +164,15 @@ class _Service:
         if wait > 0:
             raise _too_many_error(f"more than {self.limits.rate:g} images per second", wait)
         self.next_slot = max(self.next_slot, now) + 1 / self.limits.rate
+
+    def _check_site(self, request: Request) -> None:
+        """Refuse requests from pages of other sites."""
+        site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+        if site is None and origin is not None:  # browsers omit the former where the address is not HTTPS or localhost
+            own = origin.partition("://")[2] == request.headers.get("host")
+            site = "same-origin" if own else "cross-site"
+        if site not in (None, "same-origin", "none"):
+            raise HTTPException(403, "requests from pages of other sites are refused")
 
     def _check_host(self, request: Request) -> None:
         """Refuse names that another site may have pointed at this machine (DNS rebinding)."""
