@@ -19,7 +19,9 @@ from mecam.benchmark import results, tables
 from mecam.recipe import Recipe
 from mecam.report import write
 from mecam.report.commands import command
-from mecam.runs import RunFolder
+from mecam.report.content import gather
+from mecam.report.page import render
+from mecam.runs import RunError, RunFolder
 from mecam.storage.checksums import digest, seal
 from tests.report.runs import CLASSES, write_run
 
@@ -476,7 +478,11 @@ def test_controls_have_names(opened: Page) -> None:
 
 def test_a_folder_without_runs(browser: Any, tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
-    for page in visit(browser, write(tmp_path / "none", tmp_path / "page.html")):
+    with pytest.raises(RunError, match=r"there is no run in .*none; give the --out of mecam bench or mecam train"):
+        write(tmp_path / "none", tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
+    (tmp_path / "page.html").write_text(render(gather(tmp_path / "none", title="none")), encoding="utf-8")
+    for page in visit(browser, tmp_path / "page.html"):
         assert "no run with an unseen domain" in page.tab.inner_text("#notes")
         assert page.complaints == []
 

@@ -17,6 +17,7 @@ from mecam.progress import Event, Progress, silent
 from mecam.report.content import Content, gather
 from mecam.report.one_run import one_run_page, only_run
 from mecam.runs import RunError, write_atomic
+from mecam.runs.find import runs_in
 
 SCRIPTS = (*("dom", "charts", "conclusion", "leaderboard", "compare", "sweeps", "surfaces", "figures", "run", "page"),)
 TITLE = "Accuracy in domains never seen"
@@ -41,6 +42,8 @@ def write(
     out, file = Path(out), Path(file)
     if not out.is_dir():
         raise ValueError(f"there is no folder {out}; give the --out of mecam bench or mecam train")
+    if not runs_in(out):
+        raise RunError(f"there is no run in {out}; give the --out of mecam bench or mecam train")
     file.parent.mkdir(parents=True, exist_ok=True)
     single = only_run(out)
     if single is not None:
