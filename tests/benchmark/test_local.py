@@ -172,3 +172,17 @@ def test_targets_unfold_from_the_data() -> None:
 def test_workers_must_be_some() -> None:
     with pytest.raises(ValueError, match="workers=0"):
         LocalEngine(workers=0)
+
+
+def test_a_script_that_its_processes_cannot_import_is_told_why(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import mecam\n"
+        f"done = mecam.bench(target='art', steps=1, image_size=16, seeds=[0], workers=1, out={str(tmp_path)!r})\n"
+        "print(*done.failed.values())\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=300, check=True)
+    assert "its process died" in done.stdout
+    assert "RuntimeError: the processes of mecam.bench import this file" in done.stderr
+    assert 'put the call of mecam.bench below if __name__ == "__main__":' in done.stderr
+    assert "freeze_support" not in done.stderr

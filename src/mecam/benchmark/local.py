@@ -64,6 +64,11 @@ class LocalEngine:
         self.retries, self.after, self.budget = retries, after, budget
 
     def run(self, recipes: Sequence[Recipe], out: Path, progress: Progress) -> None:
+        if getattr(multiprocessing.current_process(), "_inheriting", False):  # a worker that imports the main file
+            raise RuntimeError(
+                "the processes of mecam.bench import this file, and would start a benchmark each; put the call of "
+                'mecam.bench below if __name__ == "__main__":'
+            )
         benchmark = _Benchmark(self, recipes, out, progress)
         try:
             benchmark.drive()
