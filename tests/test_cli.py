@@ -453,7 +453,7 @@ def test_duplicates_are_reported_before_training(images: Path, tmp_path: Path) -
 
 
 def test_training_begins_with_what_there_is(images: Path, tmp_path: Path) -> None:
-    data = tmp_path / "data"
+    data = tmp_path / "my data"
     shutil.copytree(images, data)
     words = ["train", "--data", str(data), *TINY, "--steps", "0"]
     counts = f"{data}: 3 domains, 2 classes, {len(DOMAINS) * 2 * EACH} images"
@@ -463,7 +463,7 @@ def test_training_begins_with_what_there_is(images: Path, tmp_path: Path) -> Non
     assert f"{data}: {note}" in mecam(*words, "--out", str(tmp_path / "one")).stderr.splitlines()
     (data / "lab" / "green").mkdir()
     two = mecam(*words, "--out", str(tmp_path / "two")).stderr.splitlines()
-    assert f"{data}: {note}, and 1 more: mecam data check {data}" in two
+    assert f"{data}: {note}, and 1 more: mecam data check '{data}'" in two
 
 
 def test_data_check_of_a_folder_of_ones_own(images: Path, tmp_path: Path) -> None:

@@ -47,11 +47,12 @@ def validation_of(folder: RunFolder) -> float:
 
 def test_it_is_the_mean_of_the_weights_and_the_runs_stay_as_they_are(results: Path, tmp_path: Path) -> None:
     before = {file: file.read_bytes() for file in results.rglob("*") if file.is_file()}
-    printed = CliRunner().invoke(app, ["soup", str(results), "--out", str(tmp_path / "soup"), "--device", "cpu"])
+    printed = CliRunner().invoke(app, ["soup", str(results), "--out", str(tmp_path / "my soup"), "--device", "cpu"])
+    assert f"next: mecam predict '{tmp_path / 'my soup'}' PHOTO.jpg" in printed.stdout
     assert printed.exit_code == 0, printed.output
     assert "averaged 4 runs\naccuracy on the domain left out: " in printed.output
     each = [folder.read_model()[0] for folder in runs_in(results)]
-    for name, value in RunFolder(tmp_path / "soup").read_model()[0].items():
+    for name, value in RunFolder(tmp_path / "my soup").read_model()[0].items():
         if value.is_floating_point():
             expected = torch.stack([weights[name].double() for weights in each]).mean(0)
             torch.testing.assert_close(value.double(), expected, rtol=1e-5, atol=1e-7)

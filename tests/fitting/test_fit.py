@@ -51,7 +51,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def whole(images: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Verdict, list[str]]:
     """A finished fit: its folder, its verdict and its notes."""
-    out, notes = tmp_path_factory.mktemp("fit") / "model", []
+    out, notes = tmp_path_factory.mktemp("fit") / "my model", []
 
     def progress(event: Event) -> None:
         if event.task == "fit":
@@ -193,7 +193,7 @@ def test_the_command(whole: tuple[Path, Verdict, list[str]], images: Path) -> No
     )
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith("expected accuracy in a new domain: ")
-    assert f"next: mecam predict {whole[0]} PHOTO.jpg" in result.stdout
+    assert f"next: mecam predict '{whole[0]}' PHOTO.jpg" in result.stdout
     assert "fit: " in result.stderr
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,5 +53,5 @@ def fit(
         warn(f"stopped{usable}. The same command resumes.")
         return 128 + stop.signal_number
     print("\n".join(verdict.lines()))
-    print(f"model: {out}; page: {out / 'report.html'}; next: mecam predict {out} PHOTO.jpg")
+    print(f"model: {out}; page: {out / 'report.html'}; next: mecam predict {shlex.quote(str(out))} PHOTO.jpg")
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -247,4 +248,4 @@ def soup(
             f"accuracy on the domain left out: {100 * made.accuracy:.1f} %; of its runs: {min(accuracies):.1f} to "
             f"{max(accuracies):.1f} %"
         )
-    print(f"model: {out}; next: mecam predict {out} PHOTO.jpg")
+    print(f"model: {out}; next: mecam predict {shlex.quote(str(out))} PHOTO.jpg")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -84,7 +85,8 @@ def _noted(cache: Path, path: Path, store: Store) -> Store:
 def _first(images: Scan) -> str:
     """Return the first note on ignored files, and the command that shows the rest."""
     first, *others = images.ignored
-    return f"{first}, and {len(others)} more: mecam data check {images.source}" if others else first
+    command = f"mecam data check {shlex.quote(str(images.source))}"
+    return f"{first}, and {len(others)} more: {command}" if others else first
 
 
 def _refuse(given: Mapping[str, str | None], why: str) -> None:
