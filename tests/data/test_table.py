@@ -76,7 +76,8 @@ def test_where_a_domain_ends_is_part_of_the_fingerprint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("path,domain\na.png,lab\n", r"photos.csv has no column label; its columns are 'path,domain', and path,label"),
+        ("path,domain\na.png,lab\n", "photos.csv has no column label; its columns are 'path,domain', expected path"),
+        ("path;label\n", r"its columns are 'path;label', expected path,label\[,domain\], separated by commas"),
         ("path,label\n", "there are no images in .*photos.csv; it has no line below its columns"),
         ("path,label\na.png,\n", "photos.csv, line 2: no label"),
         ("path,label\na.png,cat\n./a.png,dog\n", "photos.csv, line 3: a.png is in line 2 already; remove one of them"),

@@ -51,7 +51,7 @@ def test_what_holds_no_run_is_an_error_elsewhere(out: Path, name: str) -> None:
         (out / file).rename(out.parent / file)
     other.mkdir()
     for given in ([out.parent / name], [out, out.parent / name], [out / "a", out.parent / name]):
-        with pytest.raises(RunError, match=r"there is no run in .*; give the folder of a run, or a folder of runs"):
+        with pytest.raises(RunError, match=r"there is no run in .*; give the folder of a run, or the --out of"):
             find_runs(given)
 
 

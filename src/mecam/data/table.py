@@ -81,7 +81,7 @@ def _columns(file: Path, names: list[str]) -> list[str]:
     absent = [name for name in REQUIRED if name not in names]
     if absent:
         raise DataError(
-            f"{file} has no column {' and '.join(absent)}; its columns are {','.join(names)!r}, and path,label are "
-            "needed, perhaps with domain"
+            f"{file} has no column {' and '.join(absent)}; its columns are {','.join(names)!r}, expected "
+            f"path,label[,domain]{'' if len(names) > 1 else ', separated by commas'}"
         )
     return [name for name in names if name in COLUMNS]

@@ -31,8 +31,8 @@ def find_runs(paths: Iterable[os.PathLike[str] | str]) -> list[RunFolder]:
         if not runs and not (path.exists() and path.parent in beside):
             missing = "" if path.exists() else ", which does not exist"
             raise RunError(
-                f"there is no run in {path}{missing}; give the folder of a run, or a folder of runs such as the --out "
-                "of mecam bench"
+                f"there is no run in {path}{missing}; give the folder of a run, or the --out of mecam fit, train or "
+                "bench"
             )
     unique: dict[Path, Path] = {}
     for run in (run for runs in given.values() for run in runs):

@@ -211,8 +211,8 @@ def check(recipe: Recipe, method: Method, sources: int, held_out: int) -> None:
         raise RecipeError(f"{method.name} needs at least {method.images} images per domain and process, got {each}")
     if not held_out and (recipe.selection == "validation" or recipe.averaging == "swad" or recipe.patience):
         raise RecipeError(
-            f"holdout={recipe.holdout} leaves no source image to validate on; add images, raise holdout, or give "
-            "selection=last without swad and patience"
+            f"holdout={recipe.holdout} leaves no source image to validate on; a domain needs 1 / holdout images. Add "
+            "images, raise holdout, or give selection=last without swad and patience"
         )
     if recipe.track and entry.passes == 1:
         raise RecipeError(
