@@ -85,6 +85,8 @@ def fit(
     """
     check_backbone(backbone, weights)
     out, machine = Path(out), find_machine(device)
+    if Path(root).is_dir() and out.resolve().is_relative_to(Path(root).resolve()):
+        raise RecipeError(f"{out} lies in {root}, and would be read as images when it resumes; give an --out elsewhere")
     budget = 60 * (MINUTES.get(machine.device.type, MINUTES["cuda"]) if minutes is None else minutes)
     if not budget > 0:
         raise RecipeError(f"minutes={minutes} is not allowed; it must be positive")
