@@ -67,7 +67,8 @@ def test_few_descriptors(most: int, tmp_path: Path) -> None:
 
     bench = ("bench", *SMALL, "--seeds", 0, "--workers", 2, "--out", "bench")
     for done in run_each(("train", *SMALL, "--out", "out"), bench, ("report", "bench"), cwd=tmp_path, before=limit):
-        assert done.code == 0 or "Too many open files" in done.err, done.err
+        refusals = "Too many open files", "there is no run in bench"  # what a benchmark that failed leaves to report
+        assert done.code == 0 or any(words in done.err for words in refusals), done.err
 
 
 needs_setpriv = pytest.mark.skipif(
