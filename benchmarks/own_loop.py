@@ -7,7 +7,7 @@
 "SAGM, plain loop" is the step of the public SAGM code, written the same way. Neither has a step that can be captured.
 "pytorch_optimizer.SAM" appears where that package is installed. "2 passes" and "3 passes" update nothing.
 The columns of a row take turns, except with reduce-overhead. `--work` adds a table of how long a step keeps a GPU busy,
-and with how many kernels. The rest of the step's time, the GPU waits to be told what to do.
+and with how many kernels. For the rest of the step the GPU is idle.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ WAYS = {
 
 
 class Passes:
-    """No optimizer: what the passes of one take alone."""
+    """Passes without an optimizer."""
 
     def __init__(self, count: int, model: nn.Module) -> None:
         self.count, self.zero_grad = count, model.zero_grad

@@ -153,7 +153,7 @@ class Method(Configurable):
         return False
 
     def changes(self, step: int) -> bool:
-        """Return whether the objective is another one from this step on; a CUDA graph is then captured anew."""
+        """Return whether the objective differs from this step on; CUDA graphs are then captured again."""
         return self.restarts(step)
 
     def declines(self, step: int) -> bool:

@@ -36,12 +36,12 @@ class Side:
         if self.nonfinite == "ignore" or self._is_finite():
             self.optimizer.step()
         elif self.nonfinite == "raise":
-            raise FloatingPointError("the gradient of a module beside the network is not finite")
+            raise FloatingPointError("the gradient of an auxiliary module is not finite")
         self.optimizer.zero_grad()
 
     def _is_finite(self) -> bool:
-        gradients = (p.grad for p in self.module.parameters() if p.grad is not None)
-        return all(bool(gradient.isfinite().all()) for gradient in gradients)
+        checks = [p.grad.isfinite().all() for p in self.module.parameters() if p.grad is not None]
+        return not checks or bool(torch.stack(checks).all())
 
     def state_dict(self) -> dict[str, Any]:
         return {"module": self.module.state_dict(), "optimizer": self.optimizer.state_dict()}
