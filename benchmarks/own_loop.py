@@ -6,19 +6,22 @@
 "SAM, plain loop" is the two-step SAM that most projects copy (davda54/sam): it adds the perturbation and subtracts it.
 "SAGM, plain loop" is the step of the public SAGM code, written the same way. Neither has a step that can be captured.
 "pytorch_optimizer.SAM" appears where that package is installed. "2 passes" and "3 passes" update nothing.
-The columns of a row take turns, except with reduce-overhead. `--work` adds a table of how long a step keeps a GPU busy,
-and with how many kernels. For the rest of the step the GPU is idle.
+"MeCAM, in turn" is captured without running its perturbed passes side by side. The columns of a row take turns, except
+with reduce-overhead. `--work` adds a table of how long a step keeps a GPU busy, with how many kernels and in how much
+memory. For the rest of the step the GPU is idle.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -114,23 +117,25 @@ def restore(weights: list[Tensor], moved: list[Tensor]) -> None:
         p.sub_(e)
 
 
+def mecam_on(parameters: Any, model: nn.Module, *, side_by_side: bool) -> MeCAM:
+    style = MixStyle().attach(model, ["layer1", "layer2", "layer3"])
+    options: dict[str, Any] = {"lr": 1e-6, "fused": True, "model": model, "nonfinite": "skip"}
+    optimizer = MeCAM(parameters, torch.optim.Adam, virtual_domain=style, **options)
+    optimizer.side_by_side = side_by_side
+    return optimizer
+
+
 OPTIMIZERS: dict[str, Callable[[Any, nn.Module], Any]] = {
     "Adam": lambda p, _: torch.optim.Adam(p, lr=1e-6, fused=True),
     "SAM": lambda p, m: SAM(p, torch.optim.Adam, lr=1e-6, fused=True, model=m, nonfinite="skip"),
-    "MeCAM": lambda p, m: MeCAM(
-        *(p, torch.optim.Adam),
-        lr=1e-6,
-        fused=True,
-        model=m,
-        nonfinite="skip",
-        virtual_domain=MixStyle().attach(m, ["layer1", "layer2", "layer3"]),
-    ),
+    "MeCAM": partial(mecam_on, side_by_side=True),
+    "MeCAM, in turn": partial(mecam_on, side_by_side=False),
     "2 passes": lambda _, m: Passes(2, m),
     "3 passes": lambda _, m: Passes(3, m),
     "SAM, plain loop": lambda p, _: PlainSAM(p, lr=1e-6, fused=True),
     "SAGM, plain loop": lambda p, _: PlainSAGM(p, lr=1e-6, fused=True),
 }
-CAPTURED = ["Adam", "SAM", "MeCAM"]
+CAPTURED = ["Adam", "SAM", "MeCAM", "MeCAM, in turn"]
 PEERS = ["SAM, plain loop", "SAGM, plain loop"]
 if find_spec("pytorch_optimizer"):
     import pytorch_optimizer
@@ -160,8 +165,8 @@ def main() -> None:
     lines = heading("Steps of a loop of your own", options.device, facts)
     lines += table(["way", *OPTIMIZERS], [time_row(way, row) for way, row in zip(options.ways, times, strict=True)])
     if options.work:  # after all times: a profiler may slow what follows it
-        work = [measure(way, gpu_work, options, failed) for way in options.ways]
-        lines += ["", "GPU work per step: ms busy, kernels"]
+        work = [measure(way, gpu_work, options, failed, alone=True) for way in options.ways]
+        lines += ["", "GPU work per step: ms busy, kernels; GiB reserved"]
         lines += table(["way", *OPTIMIZERS], [work_row(way, row) for way, row in zip(options.ways, work, strict=True)])
     publish([*lines, *(["", *failed] if failed else [])], options.out)
 
@@ -172,8 +177,8 @@ def time_row(way: str, times: dict[str, float]) -> list[str]:
     return [way, *(cells.get(name, "-") for name in OPTIMIZERS)]
 
 
-def work_row(way: str, work: dict[str, tuple[float, int]]) -> list[str]:
-    cells = {name: f"{ms:.1f}, {kernels}" for name, (ms, kernels) in work.items()}
+def work_row(way: str, work: dict[str, tuple[float, int, float]]) -> list[str]:
+    cells = {name: f"{ms:.1f}, {kernels}; {memory:.1f}" for name, (ms, kernels, memory) in work.items()}
     return [way, *(cells.get(name, "-") for name in OPTIMIZERS)]
 
 
@@ -185,13 +190,18 @@ def measure(
     look: Callable[[Steps, argparse.Namespace], dict[str, Any]],
     options: argparse.Namespace,
     failed: list[str],
+    *,
+    alone: bool = False,
 ) -> dict[str, Any]:
     """Return what `look` finds for each optimizer, without those that cannot run this way."""
-    names = CAPTURED if WAYS[way].captured else list(OPTIMIZERS)
+    names = CAPTURED if WAYS[way].captured else [name for name in OPTIMIZERS if name != "MeCAM, in turn"]
     found: dict[str, Any] = {}
     torch._dynamo.reset()
-    for group in [[name] for name in names] if WAYS[way].compiled == "reduce-overhead" else [names]:
+    alone = alone or WAYS[way].compiled == "reduce-overhead"
+    for group in [[name] for name in names] if alone else [names]:
         steps: Steps = {}
+        gc.collect()
+        torch.cuda.empty_cache()
         for name in group:
             try:
                 steps[name] = warm_step(WAYS[way], name, options)
@@ -215,8 +225,9 @@ def milliseconds(steps: Steps, options: argparse.Namespace) -> dict[str, float]:
     return {name: statistics.median(each) for name, each in taken.items()}
 
 
-def gpu_work(steps: Steps, options: argparse.Namespace) -> dict[str, tuple[float, int]]:
-    return {name: busy(trace(step, options.device)) for name, step in steps.items()}
+def gpu_work(steps: Steps, options: argparse.Namespace) -> dict[str, tuple[float, int, float]]:
+    memory = torch.cuda.memory_reserved() / 2**30
+    return {name: (*busy(trace(step, options.device)), memory) for name, step in steps.items()}
 
 
 def trace(step: Callable[[], object], device: str) -> list[dict[str, Any]]:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mecam.optim import ESAM, SAM, LookSAM, MeCAM, SharpnessAware, capture
+from mecam.optim import CRSAM, ESAM, SAM, LookSAM, MeCAM, SharpnessAware, capture
+from mecam.optim._beside import SideBySide
 from mecam.virtual import MixStyle
 from tests.optim.test_passes import METHODS
 
@@ -183,6 +184,32 @@ def test_capture_lets_a_running_adam_count_on_the_device(method: type[SharpnessA
         assert step is None or step.reason is None
         results.append(weights(model))
     torch.testing.assert_close(*results, rtol=0, atol=2e-5)  # a step too many moves weights by 1e-3 and more
+
+
+@pytest.mark.parametrize("method", [MeCAM, CRSAM])
+def test_passes_side_by_side_equal_passes_in_turn(
+    method: type[SharpnessAware], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, over steps long enough to overlap."""
+    forks: list[bool] = []
+    fork = SideBySide._fork
+    monkeypatch.setattr(SideBySide, "_fork", lambda self: forks.append(True) or fork(self))  # type: ignore[func-returns-value]
+    x, y = torch.randn(512, 1024, device="cuda"), torch.randint(0, 9, (512,), device="cuda")
+    ends = []
+    for side_by_side in (True, False):
+        torch.manual_seed(0)
+        layers = [layer for _ in range(6) for layer in (nn.Linear(1024, 1024), nn.GELU())]
+        model = nn.Sequential(*layers, nn.Linear(1024, 9)).cuda()
+        optimizer: Any = method(model.parameters(), torch.optim.Adam, lr=1e-3, fused=True, nonfinite="skip", rho=1.0)
+        optimizer.side_by_side = side_by_side
+        step = capture(optimizer, lambda x, y, model=model: F.cross_entropy(model(x), y))  # type: ignore[misc]
+        addresses = [p.data_ptr() for p in model.parameters()]
+        losses = torch.stack([step(x, y) for _ in range(12)])
+        assert step.reason is None
+        assert [p.data_ptr() for p in model.parameters()] == addresses
+        ends.append((losses, weights(model)))
+    assert len(forks) == 1
+    torch.testing.assert_close(*ends, rtol=0, atol=0)
 
 
 def test_mixstyle_in_a_captured_step_mixes_anew_in_every_replay() -> None:

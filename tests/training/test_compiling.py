@@ -1,5 +1,7 @@
 """Which backbones torch.compile compiles."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -63,6 +65,27 @@ def test_a_virtual_domain_acts_in_a_compiled_backbone(
         assert is_compiled(run.network)
         train_step(run, 0)
     assert not [each for each in recwarn if "no layer ran" in str(each.message)]
+
+
+def test_a_convnext_has_one_kind_of_block_per_stage() -> None:
+    """Its first blocks are those of a stage: torch.compile stops at eight kinds."""
+    network = featurizer("timm/convnext_atto").to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    plain = copy.deepcopy(network)
+    x = torch.randn(2, 3, 64, 64).contiguous(memory_format=torch.channels_last)
+    kinds: list[object] = []
+
+    def count(graph: object, _inputs: object) -> object:
+        kinds.append(graph)
+        return graph
+
+    compile_module = nn.Module.compile
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nn.Module, "compile", lambda self, **chosen: compile_module(self, backend=count, **chosen))
+        assert compile_backbone(recipe(compile="always"), network, captured=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        found, expected = network(x), plain(x)
+    assert len(kinds) == len(network.stages) == 4
+    torch.testing.assert_close(found, expected, rtol=0.05, atol=0.01)  # patches as products round otherwise in bfloat16
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])

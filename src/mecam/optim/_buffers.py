@@ -9,15 +9,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 from torch.nn.modules.module import _global_forward_pre_hooks as HOOKS
 from torch.utils.hooks import RemovableHandle
 
-from mecam.optim._frozen import Frozen
+from mecam.optim._frozen import Frozen, differs, is_plain
 from mecam.optim._unseen import Slot, Unseen
 from mecam.optim.vector import clones
 
 # torch.compile guards on the keys of global hooks: with a new key in each pass it would compile in each pass
 KEY = RemovableHandle(HOOKS).id
+COUNTER = "num_batches_tracked"
+COUNT = (_BatchNorm.forward, SyncBatchNorm.forward)  # they count the batches whose statistics they take in
 WATCHERS: dict[Callable[[nn.Module], None], None] = {}
 REGISTERING = threading.Lock()
 
@@ -27,6 +30,9 @@ class Buffers:
 
     With `model` its buffers are saved. Without, a module is saved with all its children just before it runs in a later
     pass, if it runs in this thread; what cannot be seen to run is refused (`Unseen`).
+
+    A batch norm in eval mode that counted no batch in the first pass is not saved: its statistics are frozen. A step
+    that looks for writes through `.data` (`Frozen.by_value`) saves all, and remembers those that changed.
 
     Args:
         model: the network.
@@ -43,11 +49,15 @@ class Buffers:
     ) -> None:
         self.model = model
         self.frozen = frozen
+        self.compared = frozen is not None and frozen.by_value
+        self.still = False  # if compared, whether the later passes changed no buffer and no frozen parameter
         self.look_into = look_into
         self.found: dict[Slot, Tensor | None] = {}  # buffer in each slot before a later pass
         self.replaced: set[Slot] = set()  # slots whose buffer a module may replace
         self.saved: list[tuple[list[Tensor], list[Tensor]]] = []
+        self.walked = False
         self.noted: set[nn.Module] = set()
+        self.counts: dict[nn.Module, tuple[Tensor, int]] = {}  # of batch norms in eval mode: counter and its version
 
     @contextmanager
     def first(self) -> Iterator[None]:
@@ -82,13 +92,14 @@ class Buffers:
 
     def save_model(self) -> None:
         """Copy the model's buffers once per step; walking all modules is slow."""
-        if self.model is not None and not self.found:
+        if self.model is not None and not self.walked:
+            self.walked = True
             self.save(self.model)
             self.replaced.update(self.found)
 
     def save(self, module: nn.Module) -> None:
         """Copy the buffers of the module and its children."""
-        new = dict(_slots(module))
+        new = dict(_slots(each for each in _modules(module) if not self._is_frozen(each)))
         if self.found:
             new = {slot: buffer for slot, buffer in new.items() if self._is_new(slot, buffer)}
         self.found.update(new)
@@ -98,12 +109,13 @@ class Buffers:
             self._note(module)  # it may not have run in the first pass
 
     def restore(self) -> None:
+        if self.frozen is not None and self.compared:
+            self._compare(self.frozen)
         for buffers, copies in self.saved:
             torch._foreach_copy_(buffers, copies)
-        for module, name in self.replaced:
-            buffer, hung = self.found[module, name], module._buffers
-            if name not in hung or hung[name] is not buffer:
-                hung[name] = buffer
+        for slot in filter(self._is_replaced, self.replaced):
+            module, name = slot
+            module._buffers[name] = self.found[slot]
         if self.frozen is not None:
             self.frozen.restore()
 
@@ -112,11 +124,43 @@ class Buffers:
         if self.frozen is not None:
             new = [each for each in _modules(module) if each not in self.noted]
             self.noted.update(new)
+            for each in new:
+                counts = getattr(type(each), "forward", None) in COUNT and not each.training
+                if counts and (counter := each._buffers[COUNTER]) is not None:
+                    self.counts[each] = counter, counter._version
             with torch.no_grad():
                 self.frozen.note(p for each in new for p in each._parameters.values())
 
+    def _is_frozen(self, module: nn.Module) -> bool:
+        """Return whether the module is a batch norm that need not be saved."""
+        if module not in self.counts or module.training or self.frozen is None or self.compared:
+            return False
+        counter, version = self.counts[module]
+        hidden = self.frozen.hidden
+        return counter._version == version and not (hidden and any(b in hidden for b in module._buffers.values()))
+
+    def _is_replaced(self, slot: Slot) -> bool:
+        (module, name), buffer = slot, self.found[slot]
+        return name not in module._buffers or module._buffers[name] is not buffer
+
+    def _compare(self, frozen: Frozen) -> None:
+        """Find what the later passes changed; remember those batch norms that are in eval mode."""
+        watched = {id(buffer) for module in self.counts for buffer in module._buffers.values()}
+        self.still = not frozen.saved and not any(self._is_replaced(slot) for slot in self.replaced)
+        for buffers, copies in self.saved:
+            pairs = [(b, c) for b, c in zip(buffers, copies, strict=True) if is_plain(b)]
+            differ = torch.stack([differs(b, c) for b, c in pairs]).tolist() if pairs else []
+            changed = [b for (b, _), other in zip(pairs, differ, strict=True) if other]
+            self.still = self.still and not changed and len(pairs) == len(buffers)
+            frozen.hidden.update(dict.fromkeys(b for b in changed if id(b) in watched))
+
     def require_saved(self) -> None:
-        """Refuse a later pass that changed frozen parameters of which there is no copy."""
+        """Refuse a later pass that changed statistics or frozen parameters of which there is no copy."""
+        if any(counter._version != v and (m, COUNTER) not in self.found for m, (counter, v) in self.counts.items()):
+            raise RuntimeError(
+                "a batch norm in eval mode took in statistics in a pass at perturbed weights. Call train() before the "
+                "step, or in every call of the closure"
+            )
         if self.frozen is not None and (changed := self.frozen.changed()):
             named = () if self.model is None else self.model.named_parameters()
             names: dict[Tensor, str] = {p: name for name, p in named}
@@ -149,7 +193,8 @@ class Buffers:
                     return
                 leaving.remove()
                 # compared here, since buffers that functional_call lends are gone after the call
-                self.replaced.update(s for s, b in _slots(module) if s in self.found and self.found[s] is not b)
+                slots = _slots(_modules(module))
+                self.replaced.update(s for s, b in slots if s in self.found and self.found[s] is not b)
                 self._watch(hooks, enter)
 
             stop()
@@ -182,10 +227,10 @@ def _starts(module: nn.Module, _: Any) -> None:
         entered(module)
 
 
-def _slots(module: nn.Module) -> Iterator[tuple[Slot, Tensor | None]]:
-    for child in _modules(module):
-        for name, buffer in child._buffers.items():
-            yield (child, name), buffer
+def _slots(modules: Iterable[nn.Module]) -> Iterator[tuple[Slot, Tensor | None]]:
+    for module in modules:
+        for name, buffer in module._buffers.items():
+            yield (module, name), buffer
 
 
 def _modules(module: nn.Module) -> Iterable[nn.Module]:

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from mecam.optim._options import outside
+from mecam.optim._shards import local
 
 PREFIX = "sharpness_"
 NESTED = "base_optimizer_state"
@@ -77,3 +78,9 @@ def _select(state_dict: dict[str, Any], wanted: Any) -> dict[str, Any]:
         elif chosen := {k: v for k, v in state.items() if not isinstance(k, str) or wanted(k)}:
             states[index] = chosen
     return {**state_dict, "state": states}
+
+
+def asks_for_state(groups: Groups) -> bool:
+    """Return whether torch.distributed.checkpoint calls step() with zero gradients, to create state."""
+    gradients = [local(p.grad) for group in groups for p in group["params"] if p.requires_grad]
+    return all(group.get("lr", 1) == 0 for group in groups) and all(g is not None and not g.any() for g in gradients)

@@ -32,7 +32,7 @@ class Mark:
             self.tensor.data = self.alias
 
     def _moved(self) -> bool:
-        return _is_plain(self.tensor) and self.alias.data_ptr() != self.tensor.data_ptr()
+        return is_plain(self.tensor) and self.alias.data_ptr() != self.tensor.data_ptr()
 
 
 class Frozen:
@@ -63,7 +63,7 @@ class Frozen:
                 continue
             if parameter not in self.marks:
                 self.marks[parameter] = Mark(parameter)
-                if self.by_value and _is_plain(parameter):
+                if self.by_value and is_plain(parameter):
                     self.sums[parameter] = _checksum(parameter)
 
     def save(self) -> None:
@@ -103,12 +103,21 @@ def has_values(tensor: Tensor) -> bool:
     return not torch.nn.parameter.is_lazy(tensor) and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
 
 
-def _is_plain(tensor: Tensor) -> bool:
+def is_plain(tensor: Tensor) -> bool:
     """Return whether the tensor is strided and no subclass (quantized weights may have no memory of their own)."""
     return type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided and not tensor.is_meta
 
 
+def differs(tensor: Tensor, other: Tensor) -> Tensor:
+    """Return whether the bits of two plain tensors of one shape and dtype differ."""
+    return (_bits(tensor) != _bits(other)).any()
+
+
 def _checksum(tensor: Tensor) -> Tensor:
     """Sum the bits as integers. Almost any change alters the sum."""
+    return _bits(tensor).sum()
+
+
+def _bits(tensor: Tensor) -> Tensor:
     tensor = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-    return tensor.detach().view(INTEGERS[tensor.element_size()]).sum()
+    return tensor.detach().view(INTEGERS[tensor.element_size()])

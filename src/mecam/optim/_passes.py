@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
+from mecam.optim._beside import SideBySide
 from mecam.optim._buffers import Buffers, is_expanded
 from mecam.optim._leftovers import Leftovers
 from mecam.optim._noise import RandomState
@@ -79,6 +80,7 @@ class Passes:
         record: bool = False,
         watch_every: bool = True,
         rounding: int | None = None,
+        beside: SideBySide | None = None,
     ) -> None:
         self.space = space
         self.closure = closure
@@ -89,6 +91,7 @@ class Passes:
         self.record = record
         self.watch_every = watch_every  # gradient from before the step; False where closures clear by None
         self.rounding = rounding  # with stochastic rounding: a number of this step
+        self.beside = beside  # in a capture: the perturbed passes do not wait for each other
         self.noise = RandomState.now(kind.device for kind in space.kinds) if shared_noise else None
         self.losses: list[Any] = []
         self.finite: Tensor | None = None  # with `unscale`: whether no pass so far overflowed
@@ -102,29 +105,43 @@ class Passes:
                 parameter.grad = None  # its tensor is ours now: the next backward must not add to it
             if not self.record:
                 self.gradients = []  # and the formula's to keep
-        self.move(offset)
-        with ExitStack() as stack:
-            if domain is not None:
-                stack.enter_context(domain.active())
-            if self.around is not None:
-                stack.enter_context(self.around())
-            leftovers = stack.enter_context(Leftovers(self.space, every=self.watch_every)) if first else None
-            stack.enter_context(self.buffers.first() if first else self.buffers.watched())
-            if not first and self.noise is not None:
-                stack.enter_context(self.noise.replayed())
-            with torch.enable_grad():
-                loss = self.closure()
-        if leftovers is not None:
-            leftovers.require_cleared(loss, HOW_TO_STEP)
-            if leftovers.held:
-                self.watch_every = bool(leftovers.same)
-        return self.take(loss)
+        with self._moved(offset):
+            with ExitStack() as stack:
+                if domain is not None:
+                    stack.enter_context(domain.active())
+                if self.around is not None:
+                    stack.enter_context(self.around())
+                leftovers = stack.enter_context(Leftovers(self.space, every=self.watch_every)) if first else None
+                stack.enter_context(self.buffers.first() if first else self.buffers.watched())
+                if not first and self.noise is not None:
+                    stack.enter_context(self.noise.replayed())
+                with torch.enable_grad():
+                    loss = self.closure()
+            if leftovers is not None:
+                leftovers.require_cleared(loss, HOW_TO_STEP)
+                if leftovers.held:
+                    self.watch_every = bool(leftovers.same)
+            return self.take(loss)
 
     def restore(self) -> None:
         """Restore weights and buffers to what a plain pass leaves."""
+        if self.beside is not None:
+            self.beside.join()
         self.move(None)
         self._weights = None
         self.buffers.restore()
+
+    @contextmanager
+    def _moved(self, offset: Vector | None) -> Iterator[None]:
+        """Run a pass at theta + offset."""
+        if self.beside is None or not self.losses:
+            self.move(offset)
+            yield
+            return
+        with self.beside.away(len(self.losses)):
+            if offset is not None:
+                offset.add_to_weights()
+            yield
 
     def move(self, offset: Vector | None) -> None:
         """Move the weights to theta + offset."""

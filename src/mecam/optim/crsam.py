@@ -18,6 +18,7 @@ class CRSAM(SharpnessAware):
     """
 
     passes = 3
+    side_by_side = True
     hyperparameters = {
         "rho": radius(0.1),
         "gamma": Hyperparameter("weight of the second difference", default=0.1, search=Choice((0.01, 0.1, 0.5))),

@@ -20,6 +20,7 @@ class MeCAM(Meta):
     """
 
     passes = 3
+    side_by_side = True
     hyperparameters = {"rho": RADIUS, "alpha": ALPHA, "beta": BETA}
 
     def gradient(self, grad_at: GradAt) -> Vector:

@@ -13,7 +13,9 @@ from torch.optim.optimizer import ParamsT
 
 from mecam.hyperparameters import check_switch
 from mecam.optim._base import BaseOptimizer, build, wants_hessian
+from mecam.optim._beside import SideBySide, fits
 from mecam.optim._buffers import Buffers
+from mecam.optim._checkpoint import asks_for_state
 from mecam.optim._due import Due
 from mecam.optim._frameworks import refuse_accumulate, skips_backward
 from mecam.optim._frozen import Frozen
@@ -63,10 +65,11 @@ class SharpnessAware(Due):
     options: ClassVar[Mapping[str, Any]] = {}  # further arguments of the constructor, with their defaults
     example_loss: ClassVar[str] = "loss_function(model(inputs), targets)"  # in the docstring
     decides_on_host: ClassVar[bool] = False  # by Python what work a step is; such a step cannot be a CUDA graph
+    side_by_side: bool = False  # captured passes after the first may: none needs another, and the formula only adds up
     transient = (
         *Wrapper.transient,
         *("last", "_running", "_space", "_to_keep", "_to_note", "_shift", "_diagonal", "_stepped"),
-        *("_watch_every", "_searched", "_compared", "_hidden"),
+        *("_watch_every", "_searched", "_compared", "_hidden", "_fits"),
     )
     _step_supports_amp_scaling = True  # GradScaler.step then marks its call with `found_inf`, and it can be refused
 
@@ -81,6 +84,7 @@ class SharpnessAware(Due):
     _watch_every: bool  # gradient from before a step
     _hidden: dict[Tensor, None]  # frozen parameters that closures write to through `.data`
     _compared: Space | None  # whose first step looked for them by a checksum
+    _fits: bool  # whether that step has shown that passes can run side by side
     _searched: tuple[Space, int] | None  # when the closure was last searched for modules that cannot be seen
 
     def __init__(
@@ -217,7 +221,7 @@ class SharpnessAware(Due):
             scaler: the GradScaler of fp16 training. Its update() is yours to call, as always.
         """
         by_scaler = [self.__dict__.pop(mark) for mark in ("found_inf", "grad_scale") if mark in self.__dict__]
-        if not by_scaler and closure is None and self._is_checkpointing():
+        if not by_scaler and closure is None and asks_for_state(self.param_groups):
             return self._initialise_state()
         if by_scaler or not callable(closure):
             if closure is not None and not callable(closure):
@@ -236,7 +240,7 @@ class SharpnessAware(Due):
                 return closure()
         scaler = scaler if scaler is not None and scaler.is_enabled() else None
         due = self._take_plan()
-        passes = self._begin(closure, scaler)
+        passes = self._begin(closure, scaler, due=due)
         try:
             gradient = (self.gradient if due else self.plain)(passes.grad_at)
         except NoGradientError as error:
@@ -252,7 +256,7 @@ class SharpnessAware(Due):
         self._end(passes, gradient, scaler)
         return passes.losses[0]
 
-    def _begin(self, closure: Closure, scaler: torch.amp.GradScaler | None) -> Passes:
+    def _begin(self, closure: Closure, scaler: torch.amp.GradScaler | None, *, due: bool = True) -> Passes:
         """Prepare the passes of a step."""
         # DDP's own error (a leaf variable used in-place) is unclear
         in_a_group = torch.distributed.is_available() and torch.distributed.is_initialized()
@@ -263,10 +267,12 @@ class SharpnessAware(Due):
         if not self._space.fits(self.param_groups):
             self._space = Space(self.param_groups)
         self._to_keep, self._to_note, self._shift, self._diagonal = {}, {}, None, None
+        known = due and self.side_by_side and self._fits and self._compared is self._space
+        beside = known and scaler is None and not self.stochastic_rounding and is_capturing()
         self._running = Passes(
             self._space,
             closure,
-            buffers=Buffers(self.model, self._frozen(), look_into=partial(self._to_search, closure)),
+            buffers=Buffers(self.model, self._frozen() if due else None, look_into=partial(self._to_search, closure)),
             shared_noise=self.shared_noise,
             unscale=None if scaler is None else lambda: 1 / scale_of(scaler, self._space.kinds[0].device),
             around=cast("Any", self.model).no_sync if self.local_perturbation else None,
@@ -274,6 +280,7 @@ class SharpnessAware(Due):
             record=self.track,
             watch_every=self._watch_every,
             rounding=int(self.first("taken") + self.first("skipped")) if self.stochastic_rounding else None,
+            beside=SideBySide(self._space, self.passes) if beside else None,
         )
         return self._running
 
@@ -285,8 +292,10 @@ class SharpnessAware(Due):
 
     def _end(self, passes: Passes, gradient: Vector, scaler: torch.amp.GradScaler | None = None) -> None:
         """Hand the combined gradient to the base optimizer."""
-        self._watch_every, self._compared = passes.watch_every, self._space
+        self._watch_every = passes.watch_every
         if len(passes.losses) > 1:
+            if passes.buffers.compared:
+                self._compared, self._fits = self._space, passes.buffers.still and fits(self._space)
             self._searched = self._space, frames_compiled()
         if self.track:
             self.last = LastStep.of(passes.losses, passes.gradients)
@@ -321,7 +330,7 @@ class SharpnessAware(Due):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.last = self._running = self._shift = self._diagonal = self._searched = self._compared = None
         self._to_keep, self._to_note, self._stepped, self._space = {}, {}, {}, Space([])
-        self._watch_every, self._hidden = True, {}
+        self._watch_every, self._hidden, self._fits = True, {}, False
         super().__setstate__(state)
 
     def _frozen(self) -> Frozen | None:
@@ -380,13 +389,6 @@ class SharpnessAware(Due):
         mean.copy_(torch.where(value.isfinite(), moved, mean))
         for group in self.param_groups:
             group[self.key(name)] = mean
-
-    def _is_checkpointing(self) -> bool:
-        """Return whether torch.distributed.checkpoint calls step() with zero gradients to create state."""
-        gradients = [local(p.grad) for p in self._all_parameters() if p.requires_grad]
-        return all(group.get("lr", 1) == 0 for group in self.param_groups) and all(
-            g is not None and not g.any() for g in gradients
-        )
 
     def _initialise_state(self) -> None:
         base: Any = self.base_optimizer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -12,12 +14,13 @@ from mecam.recipe import Recipe
 
 # on a GPU their compiled steps were measured to be faster; folded ResNets and EfficientNets are slower compiled
 BLOCKS = ("timm.models.vision_transformer.Block", "timm.models.convnext.ConvNeXtBlock")
+STAGE = "timm.models.convnext.ConvNeXtStage"
 LONG = 2000  # passes of a run that save the seconds it takes to compile
 
 
 def compile_backbone(recipe: Recipe, featurizer: nn.Module, *, captured: bool) -> bool:
     """Compile a backbone if the recipe asks for it, or if it pays in a captured run; return whether it was compiled."""
-    blocks = [each for each in featurizer.modules() if f"{type(each).__module__}.{type(each).__qualname__}" in BLOCKS]
+    blocks = [each for each in featurizer.modules() if _name(each) in BLOCKS]
     pays = captured and bool(blocks) and recipe.steps * find_optimizer(recipe.optimizer).passes >= LONG
     if recipe.compile == "never" or (recipe.compile == "auto" and not pays):
         return False
@@ -25,10 +28,21 @@ def compile_backbone(recipe: Recipe, featurizer: nn.Module, *, captured: bool) -
         torch.compiler.reset()  # code compiled in an earlier run of this process would skip a virtual domain's hooks
     for module in blocks or [featurizer]:
         module.compile(dynamic=False)  # equal blocks are compiled once
-    for module in featurizer.modules():
-        if blocks and type(module) is nn.Conv2d and _tiles(module):
+    for module in featurizer.modules() if blocks else ():
+        if type(module) is nn.Conv2d and _tiles(module):
             module.__class__ = Tiles
+        if _name(module) == STAGE:
+            cast("nn.Module", module.downsample).register_forward_hook(_widen)
     return True
+
+
+def _name(module: nn.Module) -> str:
+    return f"{type(module).__module__}.{type(module).__qualname__}"
+
+
+def _widen(_module: nn.Module, _inputs: object, x: Tensor) -> Tensor:
+    """Give the first block of a stage float32, as the others get from the block before: one kind less to compile."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 class Tiles(nn.Conv2d):
