@@ -68,8 +68,9 @@ class Study(NamedTuple):
         return {place: 100 * accuracy(record, self.steps, measure) for place, record in runs(self, row).items()}
 
     def seconds(self, row: str) -> float:
-        """Return the median time of training."""
-        return statistics.median(each.seconds or 0 for each in runs(self, row).values() if self.is_whole(each))
+        """Return the median time of training, of runs that had a GPU to themselves."""
+        found = (each.seconds for each in runs(self, row).values() if self.is_whole(each))
+        return statistics.median(each for each in found if each is not None)
 
     def is_whole(self, record: Record) -> bool:
         return bool(record.recipe["steps"] == self.steps)
@@ -202,10 +203,11 @@ def pairs(study: Study, values: Sequence[float]) -> str:
 def selection() -> Iterator[Sequence[str]]:
     """Yield the same runs by three measures of accuracy."""
     measures: tuple[Measure, ...] = ("selected", "last step", "second half")
-    yield LONG.name, *measures
-    for row in ("ERM", "SAM"):
+    yield "study", "difference, over", *measures
+    for study, row in ((RESNET50, "ERM"), (LONG, "ERM"), (LONG, "SAM")):
         for over, differences in (("pairs", gaps), ("seeds", by_seed)):
-            yield f"MeCAM − {row}, {over}", *(interval(differences(LONG, "MeCAM", row, each)) for each in measures)
+            cells = (interval(differences(study, "MeCAM", row, each)) for each in measures)
+            yield study.name, f"MeCAM − {row}, {over}", *cells
 
 
 def spread() -> float:
@@ -216,18 +218,27 @@ def spread() -> float:
 
 
 def resnet50() -> Iterator[Sequence[str]]:
-    """Yield the accuracies with ResNet-50: mean over the seeds that were run."""
-    yield "selected/second half", *TARGETS, "average", "runs"
+    """Yield the accuracies with ResNet-50, a line per row and seed."""
+    yield "selected/second half", "seed", *TARGETS, "average"
     for row in ROWS:
-        if not (found := runs(RESNET50, row)):
-            continue
-        cells, means = [], []
-        for target in TARGETS:
-            ours = [[one for (where, _), one in RESNET50.values(row, each).items() if where == target] for each in BOTH]
-            means.append([statistics.fmean(each) for each in ours if each])
-            cells.append("/".join(f"{mean:.1f}" for mean in means[-1]) or "–")
-        average = [f"{statistics.fmean(each):.1f}" for each in zip(*means, strict=True)] if all(means) else ["–"]
-        yield row, *cells, "/".join(average), str(len(found))
+        values = [RESNET50.values(row, measure) for measure in BOTH]
+        for seed in sorted({seed for _, seed in values[0]}):
+            by_measure = [[each.get((target, seed), math.nan) for target in TARGETS] for each in values]
+            columns = [*zip(*by_measure, strict=True), tuple(statistics.fmean(each) for each in by_measure)]
+            yield row, str(seed), *("/".join("–" if math.isnan(x) else f"{x:.1f}" for x in each) for each in columns)
+
+
+def complete(study: Study, row: str) -> set[int]:
+    """Return the seeds of which all targets were run."""
+    places = runs(study, row)
+    return {seed for _, seed in places if all((target, seed) in places for target in TARGETS)}
+
+
+def compared(rows: Sequence[str]) -> dict[str, dict[str, list[Record]]]:
+    """Return the runs with ResNet-50 by row and target, of the seeds that all of these rows have."""
+    seeds = set.intersection(*(complete(RESNET50, row) for row in rows))
+    found = {row: runs(RESNET50, row) for row in rows}
+    return {row: {target: [found[row][target, seed] for seed in sorted(seeds)] for target in TARGETS} for row in rows}
 
 
 def ratios(study: Study, baseline: str) -> list[list[float]]:
@@ -258,31 +269,31 @@ def curvature() -> Iterator[Sequence[str]]:
 
 
 def table5() -> Iterator[Sequence[str]]:
-    """Yield the paper's Table 5 with ResNet-50: C, means over targets and seeds."""
+    """Yield the paper's Table 5 with ResNet-50: C, means over targets and the seeds that all rows have."""
     radii = (0.01, 0.05, 0.1, 0.2, 0.5)
     yield "C", "images", *(f"rho {rho:g}" for rho in radii)
-    for row in COMPARED:
+    for row, by_target in compared(COMPARED).items():
         for split in ("train", "validation"):
-            columns = zip(*(each["curvature"] for each in measured(row, split)), strict=True)
+            columns = zip(*(each["curvature"] for each in measured(by_target, split)), strict=True)
             yield row, split, *(_short(statistics.fmean(each)) for each in columns)
 
 
 def parts_of_c() -> Iterator[Sequence[str]]:
-    """Yield what goes into C at rho 0.1, and the largest eigenvalue: means over targets and seeds."""
+    """Yield what goes into C at rho 0.1, and the largest eigenvalue: means over the same runs."""
     yield "", "‖∇f‖, train", "validation", "numerator, train", "validation", "largest eigenvalue"
-    for row in COMPARED:
-        curves = [measured(row, split) for split in ("train", "validation")]
+    for row, by_target in compared(COMPARED).items():
+        curves = [measured(by_target, split) for split in ("train", "validation")]
         lengths = [[each["gradient_norm"] for each in some] for some in curves]
         numerators = [[each["numerator"][2] for each in some] for some in curves]
-        all_measurements = [each.measurements.get("eigenvalue", {}) for each in runs(RESNET50, row).values()]
+        all_measurements = [each.measurements.get("eigenvalue", {}) for some in by_target.values() for each in some]
         eigenvalues = [each["largest_eigenvalue"] for each in all_measurements if "largest_eigenvalue" in each]
         yield row, *(_short(statistics.fmean(each)) for each in (*lengths, *numerators, eigenvalues))
 
 
-def measured(row: str, split: str) -> list[Mapping[str, Any]]:
-    """Return the curvature of a row's runs with ResNet-50, as mecam.analysis.curvature stores it."""
-    found = [each.measurements.get("curvature", {}) for each in runs(RESNET50, row).values()]
-    return [each[split] for each in found if split in each]
+def measured(by_target: Mapping[str, Sequence[Record]], split: str) -> list[Mapping[str, Any]]:
+    """Return the curvature of runs, as mecam.analysis.curvature stores it."""
+    curvatures = [each.measurements.get("curvature", {}) for found in by_target.values() for each in found]
+    return [each[split] for each in curvatures if split in each]
 
 
 def _short(value: float) -> str:
@@ -361,19 +372,16 @@ def cost(path: Path) -> None:
     """Draw accuracy against the GPU seconds of a run: by target with ResNet-50, averages with Lite0."""
     figure = Figure(figsize=(7.5, 7.5), layout="constrained")
     upper, lower = figure.subplots(2)
+    shown = compared([row for row in ROWS if complete(RESNET50, row)])
     for target in TARGETS:
         points = []
-        for row in ROWS:
-            found = [run for (where, _), run in runs(RESNET50, row).items() if where == target]
-            if found:
-                mean = statistics.fmean(100 * accuracy(each, RESNET50.steps, "second half") for each in found)
-                points.append((RESNET50.seconds(row), mean, row))
-        points.sort()
-        upper.plot(*zip(*((x, y) for x, y, _ in points), strict=True), "o-", markersize=4, label=target)
-    for row in ROWS:
-        if runs(RESNET50, row):
-            upper.axvline(RESNET50.seconds(row), color="0.85", zorder=0)
-            upper.text(RESNET50.seconds(row), 1.01, row, transform=upper.get_xaxis_transform(), ha="center", fontsize=8)
+        for row, by_target in shown.items():
+            mean = statistics.fmean(100 * accuracy(run, RESNET50.steps, "second half") for run in by_target[target])
+            points.append((RESNET50.seconds(row), mean))
+        upper.plot(*zip(*sorted(points), strict=True), "o-", markersize=4, label=target)
+    for row in shown:
+        upper.axvline(RESNET50.seconds(row), color="0.85", zorder=0)
+        upper.text(RESNET50.seconds(row), 1.01, row, transform=upper.get_xaxis_transform(), ha="center", fontsize=8)
     upper.set(xlabel=f"GPU seconds of a run ({RESNET50.name})", ylabel="second half: target accuracy, %")
     upper.legend(fontsize=8)
     for row in ("ERM", "ERM + MixStyle", "SAM", "SAGM", "MeCAM", LATE, *RIVALS):

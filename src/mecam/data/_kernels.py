@@ -17,21 +17,22 @@ import triton.language as tl
 from torch import Tensor
 
 PIXELS, SAMPLES = 1024, 256  # per program
+CUBIC_REACH = 2  # of a sample, relative to bilinear
 
 
-def crop(images: Tensor, box: Tensor, flip: Tensor | None, mean, std, *, out: Tensor) -> None:
+def crop(images: Tensor, box: Tensor, flip: Tensor | None, mean, std, *, cubic: bool, out: Tensor) -> None:
     """Crop uint8 images (B, 3, H, W) to boxes, resample, flip and normalize; one box may serve all images."""
     count, _, height, width = images.shape
     size = out.shape[-1]
-    # neighbouring samples are at most pixels / size apart, and each reaches that far on either side
-    taps = [math.ceil(2 * max(1.0, pixels / size)) for pixels in (height, width)]
+    # neighbouring samples are at most pixels / size apart, and each reaches that far on either side; a cubic twice
+    reach = CUBIC_REACH if cubic else 1
+    taps = [math.ceil(2 * reach * max(1.0, pixels / size)) for pixels in (height, width)]
     grid = (count, triton.cdiv(size * size, SAMPLES))
     sizes = size, *taps, box.stride(0) if len(box) > 1 else 0
     strides = *images.stride(), *out.stride()
     mirrors = flip is not None
-    _crop[grid](
-        images, box, flip if mirrors else box, out, *sizes, *mean, *std, *strides, mirrors=mirrors, block=SAMPLES
-    )
+    tensors = images, box, flip if mirrors else box, out
+    _crop[grid](*tensors, *sizes, *mean, *std, *strides, mirrors=mirrors, reach=reach, block=SAMPLES)
 
 
 def colour(x: Tensor, order: Tensor, factors: Tensor, gray: Tensor, mean, std, *, out: Tensor) -> None:
@@ -70,6 +71,7 @@ def _crop(
     out_row,
     out_pixel,
     mirrors: tl.constexpr,
+    reach: tl.constexpr,
     block: tl.constexpr,
 ):
     image = tl.program_id(0).to(tl.int64)
@@ -82,35 +84,49 @@ def _crop(
     if mirrors:
         seen = tl.where(tl.load(flip + image) != 0, size - 1 - col, col)
     step_down, step_across = tall / size, wide / size
-    reach_down, reach_across = tl.maximum(step_down, 1.0), tl.maximum(step_across, 1.0)
+    wide_down, wide_across = tl.maximum(step_down, 1.0), tl.maximum(step_across, 1.0)
     centre_y, centre_x = top + (row + 0.5) * step_down, left + (seen + 0.5) * step_across
-    first_y = tl.floor(centre_y - reach_down - 0.5) + 1
-    first_x = tl.floor(centre_x - reach_across - 0.5) + 1
+    first_y = tl.floor(centre_y - reach * wide_down - 0.5) + 1
+    first_x = tl.floor(centre_x - reach * wide_across - 0.5) + 1
     start = images + image * image_stride
     r = tl.zeros((block,), dtype=tl.float32)
     g, b, down, across = r, r, r, r
     for i in range(taps_down):
         y = first_y + i
-        weight_y = tl.maximum(1 - tl.abs(y + 0.5 - centre_y) / reach_down, 0.0)
+        weight_y = _weight(tl.abs(y + 0.5 - centre_y) / wide_down, reach)
         weight_y = tl.where((y + 0.5 > top) & (y + 0.5 < top + tall), weight_y, 0.0)
         down += weight_y
         across = tl.zeros((block,), dtype=tl.float32)
         for j in range(taps_across):
             x = first_x + j
-            weight_x = tl.maximum(1 - tl.abs(x + 0.5 - centre_x) / reach_across, 0.0)
+            weight_x = _weight(tl.abs(x + 0.5 - centre_x) / wide_across, reach)
             weight_x = tl.where((x + 0.5 > left) & (x + 0.5 < left + wide), weight_x, 0.0)
             across += weight_x
             weight = weight_y * weight_x
             there = start + y.to(tl.int32) * row_stride + x.to(tl.int32) * pixel_stride
-            counts = inside & (weight > 0)
+            counts = inside & (weight != 0)
             r += weight * tl.load(there, mask=counts, other=0).to(tl.float32)
             g += weight * tl.load(there + channel_stride, mask=counts, other=0).to(tl.float32)
             b += weight * tl.load(there + 2 * channel_stride, mask=counts, other=0).to(tl.float32)
     scale = 1.0 / (255.0 * down * across)
+    r, g, b = r * scale, g * scale, b * scale
+    if reach > 1:  # cubic weights overshoot
+        r, g, b = _clipped(r), _clipped(g), _clipped(b)
     to = out + image * out_image + row * out_row + col * out_pixel
-    tl.store(to, (r * scale - mean_r) / std_r, mask=inside)
-    tl.store(to + out_channel, (g * scale - mean_g) / std_g, mask=inside)
-    tl.store(to + 2 * out_channel, (b * scale - mean_b) / std_b, mask=inside)
+    tl.store(to, (r - mean_r) / std_r, mask=inside)
+    tl.store(to + out_channel, (g - mean_g) / std_g, mask=inside)
+    tl.store(to + 2 * out_channel, (b - mean_b) / std_b, mask=inside)
+
+
+@triton.jit
+def _weight(distance, reach: tl.constexpr):
+    """Return a triangle for reach 1, and for 2 Keys' cubic kernel as `augment._cubic` has it."""
+    weight = tl.maximum(1 - distance, 0.0)
+    if reach > 1:
+        near = (1.5 * distance - 2.5) * distance * distance + 1
+        far = 2 - 0.5 * (((distance - 5) * distance + 8) * distance)
+        weight = tl.where(distance < 1, near, tl.where(distance < 2, far, 0.0))
+    return weight
 
 
 @triton.jit

@@ -103,7 +103,9 @@ class Augmentation:
             if gpu := self._kernels(images):
                 if _kernels_crop(own):
                     cropped = torch.empty(out.shape, device=out.device)
-                    gpu.crop(images, draws.box, draws.flip, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0), out=cropped)
+                    plain = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)  # no normalization
+                    cubic = own.interpolation == "bicubic"
+                    gpu.crop(images, draws.box, draws.flip, *plain, cubic=cubic, out=cropped)
                 else:
                     cropped = _crop(images, draws.box, own.size, draws.flip, own.interpolation)
                 gpu.colour(cropped, draws.order, draws.factors, draws.gray, own.mean, own.std, out=out)
@@ -158,7 +160,8 @@ def evaluate_transform(images: Tensor, preprocessing: Preprocessing, aspects: Te
     same = images.shape[-2:] == (size, size) and (aspects is None or preprocessing.resize == "squash")
     with torch.autocast(images.device.type, enabled=False):
         if _kernels_crop(preprocessing) and (gpu := _kernels_for(images)):
-            gpu.crop(images, box, None, preprocessing.mean, preprocessing.std, out=out)
+            cubic = interpolation == "bicubic"
+            gpu.crop(images, box, None, preprocessing.mean, preprocessing.std, cubic=cubic, out=out)
             return out
         for piece in _pieces(out):
             part, own = images[piece], box if len(box) == 1 else box[piece]
@@ -311,8 +314,8 @@ def _kernels_for(images: Tensor) -> Any:
 
 
 def _kernels_crop(preprocessing: Preprocessing) -> bool:
-    """Return whether the kernels' crops, bilinear and inside of the image, are those of this preprocessing."""
-    return preprocessing.interpolation == "bilinear" and preprocessing.resize != "letterbox"
+    """Return whether the kernels' crops, which lie inside of the image, are those of this preprocessing."""
+    return preprocessing.resize != "letterbox"
 
 
 def _pieces(out: Tensor) -> Iterator[slice]:
