@@ -47,6 +47,14 @@ def test_train_takes_the_words_of_the_command(run: RunFolder, root: Path, tmp_pa
         mecam.train(root)
 
 
+@pytest.mark.parametrize("command", [mecam.train, mecam.bench])
+def test_results_among_the_images_are_refused(command: Any, root: Path) -> None:
+    before = sorted(root.iterdir())
+    with pytest.raises(ValueError, match=r"lies in .*, and would be read as images; give an --out outside"):
+        command(data=root, target="home", out=root / "results", device="cpu", **TINY)
+    assert sorted(root.iterdir()) == before
+
+
 def test_minutes_set_the_steps_once(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mecam.training.sizing.cost_of", lambda *_: Cost(step=2.0))
     entries = {name: value for name, value in TINY.items() if name not in ("steps", "evaluate_every")}

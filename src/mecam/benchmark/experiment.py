@@ -20,6 +20,7 @@ from mecam.data import known
 from mecam.data.domains import DataError, HasDomains, check_several, domain_index
 from mecam.data.notes import warn_about
 from mecam.data.open import locate, open_data
+from mecam.data.pack import require_outside
 from mecam.methods import METHODS
 from mecam.progress import Event, Progress, showing, shown, silent
 from mecam.recipe import READING, Recipe, RecipeError, assign, entry_kind, names_in, option, spelled
@@ -214,10 +215,12 @@ def missing(
 
 
 def check_starts(recipes: Sequence[Recipe], out: Path) -> None:
-    """Refuse random initial weights unless --no-pretrained was given; runs that have begun resume."""
+    """Refuse results among the images, and random initial weights without --no-pretrained; begun runs resume."""
     for recipe in recipes:
         if not RunFolder(out / recipe.run_id).run_file.exists():
             check_start(recipe)
+            if Path(recipe.data).is_dir():
+                require_outside(out, Path(recipe.data))
 
 
 def make_engine(
@@ -335,6 +338,7 @@ def _values(name: str, words: Any) -> Any:
             example = "whole numbers such as 0,1,2" if kind is int else "numbers such as 0.1,0.2"
             raise RecipeError(f"{option(name)} {words} is not a list of {example}") from None
     values = list(words) if isinstance(words, (list, tuple, range)) else [words]
+    values = [str(value) if isinstance(value, Path) else value for value in values]
     if name == "method" and values == [plan.ALL]:
         return list(METHODS)
     return values[0] if len(values) == 1 else values

@@ -62,7 +62,7 @@ def pack(
         raise ValueError(f"side must be at least 1 pixel, got {side}")
     report, threads = progress or silent, workers or available_cores()
     folder = source if isinstance(source, Scan) else scan(Path(source))
-    _require_outside(Path(out), folder.source)
+    require_outside(Path(out), folder.source)
     reader = _Reader(folder, side, mode, threads, report)
     name = name or folder.name
     plan = Plan(
@@ -131,10 +131,11 @@ def listing_digest(folder: Scan) -> str:
     return _listing(folder)[0]
 
 
-def _require_outside(out: Path, root: Path) -> None:
+def require_outside(out: Path, root: Path) -> None:
+    """Refuse a place inside of a folder of images, where what is written would be read as images."""
     place, data = Path(os.path.realpath(out)), Path(os.path.realpath(root))
     if place == data or (data in place.parents and not any(map(hidden, place.relative_to(data).parts))):
-        raise DataError(f"{out} lies in the data, where a store would pass for a domain; give a place outside {root}")
+        raise DataError(f"{out} lies in {root}, and would be read as images; give an --out outside")
 
 
 def _listing(folder: Scan) -> tuple[str, NDArray[np.int64]]:

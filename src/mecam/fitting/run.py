@@ -26,6 +26,7 @@ from statistics import fmean
 from mecam.data.domains import DomainSet, check_several, most_frequent
 from mecam.data.notes import counts, notes_on
 from mecam.data.open import open_data
+from mecam.data.pack import require_outside
 from mecam.fitting.confidence import estimate
 from mecam.fitting.plan import Plan, begin, check_backbone
 from mecam.fitting.tuning import FEWEST, Rates, batch_on, least_seconds_per_step, settings
@@ -85,8 +86,8 @@ def fit(
     """
     check_backbone(backbone, weights)
     out, machine = Path(out), find_machine(device)
-    if Path(root).is_dir() and out.resolve().is_relative_to(Path(root).resolve()):
-        raise RecipeError(f"{out} lies in {root}, and would be read as images when it resumes; give an --out elsewhere")
+    if Path(root).is_dir():
+        require_outside(out, Path(root))
     budget = 60 * (MINUTES.get(machine.device.type, MINUTES["cuda"]) if minutes is None else minutes)
     if not budget > 0:
         raise RecipeError(f"minutes={minutes} is not allowed; it must be positive")

@@ -17,6 +17,7 @@ from mecam import ranks
 from mecam.data.domains import DomainSet, source_domains
 from mecam.data.notes import warn_about
 from mecam.data.open import open_data
+from mecam.data.pack import require_outside
 from mecam.progress import Event, Progress, showing, silent
 from mecam.recipe import Recipe, compose, departures, names_in, read, recipe_of
 from mecam.runs import RunFolder, sessions
@@ -76,6 +77,8 @@ def train(
     recipe = compose(recipe, entries) if entries or not isinstance(recipe, Recipe) else recipe
     if not RunFolder(Path(out) / recipe.run_id).exists():
         check_start(recipe)
+        if Path(recipe.data).is_dir():
+            require_outside(Path(out), Path(recipe.data))
     if minutes is not None:
         machine = find_machine(device, recipe.precision, deterministic=recipe.deterministic)
         with showing(progress if machine.writes else silent) as show:
