@@ -207,7 +207,7 @@ def selection() -> Iterator[Sequence[str]]:
     for study, row in ((RESNET50, "ERM"), (LONG, "ERM"), (LONG, "SAM")):
         for over, differences in (("pairs", gaps), ("seeds", by_seed)):
             cells = (interval(differences(study, "MeCAM", row, each)) for each in measures)
-            yield study.name, f"MeCAM − {row}, {over}", *cells
+            yield "" if over == "seeds" else study.name, f"MeCAM − {row}, {over}", *cells
 
 
 def spread() -> float:
