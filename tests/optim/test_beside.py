@@ -1,6 +1,7 @@
 """Passes side by side: the same step as passes in turn, bit for bit. Here without streams; `test_cuda` has them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch.nn import functional as F
 
 from mecam.optim import OPTIMIZERS, SAM, MeCAM, SharpnessAware, _beside, sharpness
 from mecam.optim._beside import SideBySide
-from mecam.optim.vector import Space, Vector
+from mecam.optim.vector import Space, Vector, unit
 from mecam.virtual import MixStyle
 
 METHODS = [entry.sharpness_aware for entry in OPTIMIZERS.values() if entry.sharpness_aware is not None]
@@ -38,13 +39,13 @@ class Block(nn.Module):
 def capturing(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Let every step pass for a captured one; return the numbers of the passes that ran beside others."""
     numbers: list[int] = []
-    away = SideBySide.away
+    at = SideBySide.at
 
-    def counted(self: SideBySide, number: int) -> Any:
+    def counted(self: SideBySide, offset: Vector | None, number: int) -> Any:
         numbers.append(number)
-        return away(self, number)
+        return at(self, offset, number)
 
-    monkeypatch.setattr(SideBySide, "away", counted)
+    monkeypatch.setattr(SideBySide, "at", counted)
     monkeypatch.setattr(sharpness, "fits", lambda _: True)
     monkeypatch.setattr(sharpness, "is_capturing", lambda: bool(_captured))
     _captured.clear()
@@ -115,11 +116,43 @@ def test_the_formula_needs_no_gradient_of_a_perturbed_pass(method: type[Sharpnes
     torch.testing.assert_close(*sums, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("norm", [lambda: nn.BatchNorm2d(4), lambda: nn.SyncBatchNorm(4).eval()])
-def test_passes_that_change_buffers_run_in_turn(norm: Callable[[], nn.Module], capturing: list[int]) -> None:
+class Mask(nn.Module):
+    """Fills a buffer anew in every forward, with the same values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.zeros(4, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mask: Any = self.mask
+        mask.zero_()[::2] = 1
+        return x * mask
+
+
+@pytest.mark.parametrize(
+    ("norm", "beside"),
+    [(lambda: nn.BatchNorm2d(4), False), (lambda: nn.SyncBatchNorm(4).eval(), True), (Mask, False)],
+    ids=["live", "frozen", "filled"],
+)
+def test_passes_that_write_to_buffers_run_in_turn(
+    norm: Callable[[], nn.Module], beside: bool, capturing: list[int]
+) -> None:
     model = Block(norm).double()
     take(build(MeCAM, model, model=model), model, 3)
-    assert capturing == ([] if model.norm.training else [1, 2] * 2)
+    assert capturing == ([1, 2] * 2 if beside else [])
+
+
+def test_another_formula_makes_no_promise() -> None:
+    class Dependent(MeCAM):
+        def gradient(self, grad_at: Any) -> Vector:
+            g = grad_at()
+            return g + grad_at(unit(grad_at(unit(g))))
+
+    class Renamed(MeCAM):
+        pass
+
+    assert not Dependent.side_by_side
+    assert Renamed.side_by_side
 
 
 def test_a_pass_that_raises_leaves_the_weights(capturing: list[int]) -> None:
@@ -154,11 +187,25 @@ def test_other_optimizers_and_eager_steps_run_in_turn(capturing: list[int]) -> N
     assert capturing == []
 
 
-def test_weights_in_a_flat_buffer_run_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who reads the whole buffer would not see copies of its parts."""
-    flat = torch.zeros(8, device="meta")
-    own, part = nn.Parameter(torch.zeros(8, device="meta")), nn.Parameter(flat[:4])
-    assert _beside._owns_its_memory(own)
-    assert not _beside._owns_its_memory(part)
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 0)
-    assert not _beside.fits(Space([{"params": [own]}]))  # not on a GPU
+def test_weights_in_shared_memory_and_passes_without_room_run_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reads the memory by another tensor would not see the copies."""
+
+    class OnGPU(Space):
+        """The CPU's parameters, as if they were on a GPU with room for all passes."""
+
+        def __init__(self, *parameters: Tensor) -> None:
+            super().__init__([{"params": list(parameters)}])
+            self.kinds = [replace(kind, device=torch.device("cuda", 0)) for kind in self.kinds]
+
+    for name in ("memory_allocated", "max_memory_allocated"):
+        monkeypatch.setattr(torch.cuda, name, lambda _: 0)
+    monkeypatch.setattr(_beside, "_free", lambda _: 1 << 30)
+    flat = torch.zeros(8)
+    own, part, tied = nn.Parameter(torch.zeros(8)), nn.Parameter(flat[:4]), nn.Parameter(torch.zeros(8))
+    assert _beside.fits(OnGPU(own))
+    assert not _beside.fits(Space([{"params": [own]}]))
+    assert not _beside.fits(OnGPU(own, part))
+    tied.data = own.data
+    assert not _beside.fits(OnGPU(own, tied))
+    monkeypatch.setattr(_beside, "_free", lambda _: 7 * own.numel() * own.element_size())
+    assert not _beside.fits(OnGPU(own))

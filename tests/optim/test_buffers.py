@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mecam.optim import MSAM, OPTIMIZERS, SAM, MeCAM, SharpnessAware
+from mecam.optim._buffers import Buffers
 
 METHODS = [entry.sharpness_aware for entry in OPTIMIZERS.values() if entry.sharpness_aware is not None]
 torch.manual_seed(0)
@@ -124,6 +125,109 @@ def test_a_step_leaves_the_buffers_of_one_plain_pass(method: type[SharpnessAware
         assert_same(buffers(model), expected)
     assert model[1].num_batches_tracked == 3
     assert all(model.get_buffer(name) is b for name, b in tensors.items() if "calls" not in name)
+
+
+class Averaged(nn.Module):
+    """A network and a target in eval mode, whose statistics the closure writes to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.online = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 4))
+        self.target = copy.deepcopy(self.online).eval().requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.online(x) + self.target(x)
+        return out
+
+    @property
+    def norm(self) -> Any:
+        return self.target[1]
+
+
+def in_place(model: Averaged) -> None:
+    model.norm.running_mean.mul_(0.9).add_(0.1)
+
+
+def as_new_tensor(model: Averaged) -> None:
+    model.norm.running_mean = model.norm.running_mean * 0.9 + 0.1
+
+
+def by_data(model: Averaged) -> None:
+    model.norm.running_mean.data.mul_(0.9).add_(0.1)
+
+
+@pytest.mark.parametrize(
+    ("write", "start", "given"),
+    [
+        *((in_place, start, given) for start in (0, 2) for given in (True, False)),
+        *((by_data, 0, given) for given in (True, False)),
+        (as_new_tensor, 0, True),
+    ],
+)
+def test_statistics_that_the_closure_writes_to_change_once_a_step(
+    write: Callable[[Averaged], None], start: int, given: bool
+) -> None:
+    """Also of a batch norm in eval mode, and from a later step on."""
+    model, plain = Averaged(), Averaged()
+    optimizer = build(SAM, model, given)
+    closure = closure_for(optimizer, model)
+    for step in range(4):
+
+        def writing(step: int = step) -> Tensor:
+            loss = closure()
+            if step >= start:
+                with torch.no_grad():
+                    write(model)
+            return loss
+
+        optimizer.step(writing)
+        if step >= start:
+            write(plain)
+        torch.testing.assert_close(model.norm.running_mean, plain.norm.running_mean, rtol=0, atol=0)
+
+
+def test_statistics_written_to_in_a_later_pass_alone_are_refused() -> None:
+    model = Averaged()
+    optimizer = build(SAM, model, given=True)
+    closure = closure_for(optimizer, model)
+    optimizer.step(closure)
+
+    def writing() -> Tensor:
+        if not optimizer.first_pass:
+            in_place(model)
+        return closure()
+
+    with torch.no_grad(), pytest.raises(RuntimeError, match="a batch norm in eval mode got other statistics"):
+        optimizer.step(writing)
+
+
+def test_frozen_batch_norm_is_not_copied() -> None:
+    model = network()
+    model.eval()
+    optimizer = build(SAM, model, given=True)
+    saved: list[int] = []
+    for _ in range(2):
+        passes: list[Buffers] = []
+
+        def closure(passes: list[Buffers] = passes) -> Tensor:
+            assert optimizer._running is not None
+            passes.append(optimizer._running.buffers)
+            return closure_for(optimizer, model)()
+
+        optimizer.step(closure)
+        saved.append(sum(len(buffers) for buffers, *_ in passes[-1].saved))
+    assert saved == [9, 3]  # those of two batch norms in the first step alone, and of the instance norm
+
+
+def test_eval_mode_without_a_counter_and_quantized_buffers() -> None:
+    model = network()
+    model.eval()
+    del model[1].num_batches_tracked
+    model.register_buffer("codes", torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8))
+    optimizer = build(SAM, model, given=True)
+    for _ in range(2):
+        optimizer.step(closure_for(optimizer, model))
 
 
 @GIVEN

@@ -212,6 +212,28 @@ def test_passes_side_by_side_equal_passes_in_turn(
     torch.testing.assert_close(*ends, rtol=0, atol=0)
 
 
+def test_passes_without_room_for_two_are_captured_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The estimate of the memory is taken away: the capture runs out of it, and is taken again."""
+    monkeypatch.setattr("mecam.optim.sharpness.fits", lambda _: True)
+    total, used = torch.cuda.mem_get_info()[1], torch.cuda.memory_allocated()
+    x, y = torch.randn(1 << 16, 1024, device="cuda"), torch.randint(0, 9, (1 << 16,), device="cuda")
+    layers = [layer for _ in range(6) for layer in (nn.Linear(1024, 1024), nn.GELU())]
+    model = nn.Sequential(*layers, nn.Linear(1024, 9)).cuda()
+    optimizer = MeCAM(model.parameters(), torch.optim.Adam, lr=1e-3, fused=True, nonfinite="skip")
+    step = capture(optimizer, lambda x, y: F.cross_entropy(model(x), y))
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    step(x, y)
+    torch.cuda.set_per_process_memory_fraction((used + 1.3 * (torch.cuda.max_memory_allocated() - used)) / total)
+    try:
+        losses = [step(x, y).item() for _ in range(3)]
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert step.reason is None
+    assert not optimizer.side_by_side
+    assert torch.tensor(losses).isfinite().all()
+
+
 def test_mixstyle_in_a_captured_step_mixes_anew_in_every_replay() -> None:
     model, (x, y) = network(), batch()
     style = MixStyle().attach(model, ["0"])

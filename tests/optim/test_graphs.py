@@ -1,7 +1,11 @@
 """`capture`: the plain step on a CPU, and which steps are replayed, here by graphs that run their function."""
 
+import sys
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -72,8 +76,8 @@ class Graph:
     made: list["Graph"] = []
     unfit: BaseException | None = None
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function, self.calls = function, 0
+    def __init__(self, function: Callable[..., Any], *, fallback: Callable[[], bool]) -> None:
+        self.function, self.fallback, self.calls = function, fallback, 0
         self.made.append(self)
 
     def __call__(self, *inputs: Any) -> Any:
@@ -291,3 +295,31 @@ def test_wrong_arguments() -> None:
         capture(model, loss_of(model))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="loss_fn is a Tensor"):
         capture(optimizer, torch.ones(()))  # type: ignore[arg-type]
+
+
+def test_a_capture_without_memory_is_taken_again_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error, whose traceback holds tensors, is gone by then. What fails twice is an error."""
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
+    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(graphs, "_on_own_stream", lambda function: function())
+    model = network()
+    optimizer = MeCAM(model.parameters(), torch.optim.SGD, lr=0.1, model=model)
+    optimizer._fits = True
+    seen: list[tuple[bool, bool]] = []
+
+    def step(_: Tensor) -> Tensor:
+        seen.append((optimizer.side_by_side, sys.exc_info()[1] is not None))
+        if len(seen) > 1 and optimizer.side_by_side:
+            raise torch.OutOfMemoryError("out of memory")
+        return torch.ones(())
+
+    captured = graphs.Captured(step, fallback=partial(graphs.take_turns, optimizer))
+    for _ in range(3):
+        captured(torch.ones(2))
+    assert seen == [(True, False), (True, False), (False, False)]
+    assert optimizer._planned
+    optimizer.side_by_side, optimizer._fits = True, False  # where passes run in turn anyway, it does not help
+    again = graphs.Captured(step, fallback=partial(graphs.take_turns, optimizer))
+    again._ran = True
+    with pytest.raises(torch.OutOfMemoryError):
+        again(torch.ones(2))

@@ -88,6 +88,13 @@ def test_a_convnext_has_one_kind_of_block_per_stage() -> None:
     torch.testing.assert_close(found, expected, rtol=0.05, atol=0.01)  # patches as products round otherwise in bfloat16
 
 
+def test_a_convnext_without_layer_scale_is_left_as_it_is() -> None:
+    """All blocks of its stages get the dtype of autocast."""
+    network = featurizer("timm/convnextv2_atto")
+    assert compile_backbone(recipe(compile="always"), network, captured=True)
+    assert not [stage for stage in network.stages if stage.downsample._forward_hooks]
+
+
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_tiles_are_the_convolution(layout: torch.memory_format) -> None:
     torch.manual_seed(0)

@@ -9,18 +9,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 from torch.nn.modules.module import _global_forward_pre_hooks as HOOKS
 from torch.utils.hooks import RemovableHandle
 
 from mecam.optim._frozen import Frozen, differs, is_plain
+from mecam.optim._norms import FrozenNorms
 from mecam.optim._unseen import Slot, Unseen
 from mecam.optim.vector import clones
 
 # torch.compile guards on the keys of global hooks: with a new key in each pass it would compile in each pass
 KEY = RemovableHandle(HOOKS).id
-COUNTER = "num_batches_tracked"
-COUNT = (_BatchNorm.forward, SyncBatchNorm.forward)  # they count the batches whose statistics they take in
 WATCHERS: dict[Callable[[nn.Module], None], None] = {}
 REGISTERING = threading.Lock()
 
@@ -31,8 +29,8 @@ class Buffers:
     With `model` its buffers are saved. Without, a module is saved with all its children just before it runs in a later
     pass, if it runs in this thread; what cannot be seen to run is refused (`Unseen`).
 
-    A batch norm in eval mode that counted no batch in the first pass is not saved: its statistics are frozen. A step
-    that looks for writes through `.data` (`Frozen.by_value`) saves all, and remembers those that changed.
+    A batch norm in eval mode is not saved if the first pass wrote to none of its buffers. A step that looks for writes
+    through `.data` (`Frozen.by_value`) saves all, and remembers those that changed.
 
     Args:
         model: the network.
@@ -50,14 +48,14 @@ class Buffers:
         self.model = model
         self.frozen = frozen
         self.compared = frozen is not None and frozen.by_value
-        self.still = False  # if compared, whether the later passes changed no buffer and no frozen parameter
+        self.still = False  # if compared, whether no pass but the first wrote to a buffer or a frozen parameter
         self.look_into = look_into
         self.found: dict[Slot, Tensor | None] = {}  # buffer in each slot before a later pass
         self.replaced: set[Slot] = set()  # slots whose buffer a module may replace
-        self.saved: list[tuple[list[Tensor], list[Tensor]]] = []
+        self.saved: list[tuple[list[Tensor], list[Tensor], list[int]]] = []  # buffers, copies, versions
         self.walked = False
         self.noted: set[nn.Module] = set()
-        self.counts: dict[nn.Module, tuple[Tensor, int]] = {}  # of batch norms in eval mode: counter and its version
+        self.norms = FrozenNorms()
 
     @contextmanager
     def first(self) -> Iterator[None]:
@@ -99,19 +97,21 @@ class Buffers:
 
     def save(self, module: nn.Module) -> None:
         """Copy the buffers of the module and its children."""
-        new = dict(_slots(each for each in _modules(module) if not self._is_frozen(each)))
+        skips = self.frozen is not None and not self.compared
+        hidden = {} if self.frozen is None else self.frozen.hidden
+        new = dict(_slots(each for each in _modules(module) if not (skips and self.norms.holds(each, hidden))))
         if self.found:
             new = {slot: buffer for slot, buffer in new.items() if self._is_new(slot, buffer)}
         self.found.update(new)
         with torch.no_grad():
-            self.saved += [(alike, clones(alike)) for alike in _alike(new.values())]
+            self.saved += [(some, clones(some), [b._version for b in some]) for some in _alike(new.values())]
         if self.model is None or not self.noted:
             self._note(module)  # it may not have run in the first pass
 
     def restore(self) -> None:
         if self.frozen is not None and self.compared:
             self._compare(self.frozen)
-        for buffers, copies in self.saved:
+        for buffers, copies, _ in self.saved:
             torch._foreach_copy_(buffers, copies)
         for slot in filter(self._is_replaced, self.replaced):
             module, name = slot
@@ -125,41 +125,32 @@ class Buffers:
             new = [each for each in _modules(module) if each not in self.noted]
             self.noted.update(new)
             for each in new:
-                counts = getattr(type(each), "forward", None) in COUNT and not each.training
-                if counts and (counter := each._buffers[COUNTER]) is not None:
-                    self.counts[each] = counter, counter._version
+                self.norms.note(each)
             with torch.no_grad():
                 self.frozen.note(p for each in new for p in each._parameters.values())
-
-    def _is_frozen(self, module: nn.Module) -> bool:
-        """Return whether the module is a batch norm that need not be saved."""
-        if module not in self.counts or module.training or self.frozen is None or self.compared:
-            return False
-        counter, version = self.counts[module]
-        hidden = self.frozen.hidden
-        return counter._version == version and not (hidden and any(b in hidden for b in module._buffers.values()))
 
     def _is_replaced(self, slot: Slot) -> bool:
         (module, name), buffer = slot, self.found[slot]
         return name not in module._buffers or module._buffers[name] is not buffer
 
     def _compare(self, frozen: Frozen) -> None:
-        """Find what the later passes changed; remember those batch norms that are in eval mode."""
-        watched = {id(buffer) for module in self.counts for buffer in module._buffers.values()}
+        """Find what the later passes wrote to; remember the buffers of batch norms in eval mode among it."""
+        of_norms = {id(buffer) for buffers, _ in self.norms.noted.values() for buffer in buffers}
         self.still = not frozen.saved and not any(self._is_replaced(slot) for slot in self.replaced)
-        for buffers, copies in self.saved:
+        for buffers, copies, versions in self.saved:
             pairs = [(b, c) for b, c in zip(buffers, copies, strict=True) if is_plain(b)]
             differ = torch.stack([differs(b, c) for b, c in pairs]).tolist() if pairs else []
             changed = [b for (b, _), other in zip(pairs, differ, strict=True) if other]
-            self.still = self.still and not changed and len(pairs) == len(buffers)
-            frozen.hidden.update(dict.fromkeys(b for b in changed if id(b) in watched))
+            written = [b._version for b in buffers] != versions
+            self.still = self.still and not changed and not written and len(pairs) == len(buffers)
+            frozen.hidden.update(dict.fromkeys(b for b in changed if id(b) in of_norms))
 
     def require_saved(self) -> None:
         """Refuse a later pass that changed statistics or frozen parameters of which there is no copy."""
-        if any(counter._version != v and (m, COUNTER) not in self.found for m, (counter, v) in self.counts.items()):
+        if self.norms.changed(self.found):
             raise RuntimeError(
-                "a batch norm in eval mode took in statistics in a pass at perturbed weights. Call train() before the "
-                "step, or in every call of the closure"
+                "a batch norm in eval mode got other statistics in a pass at perturbed weights, and not in the first "
+                "pass. Call train() before the step, or in every call of the closure"
             )
         if self.frozen is not None and (changed := self.frozen.changed()):
             named = () if self.model is None else self.model.named_parameters()

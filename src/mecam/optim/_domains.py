@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from mecam.optim._options import outside
+from mecam.optim._options import in_process_group, outside
 from mecam.optim.sharpness import SharpnessAware
 
 Losses = Tensor | Sequence[Callable[[], Tensor]]
@@ -77,7 +77,7 @@ def evaluated(losses: Losses) -> Tensor:
 
 def over_ranks(value: Tensor, model: Any) -> Tensor:
     """Return the mean over the ranks of a data-parallel run: DDP's group, or the default one."""
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+    if not in_process_group():
         return value
     group = getattr(model, "process_group", None)
     mean = value / torch.distributed.get_world_size(group)

@@ -42,7 +42,7 @@ class Frozen:
 
     Args:
         moved: ids of the parameters that the optimizer perturbs, which are restored elsewhere.
-        hidden: parameters that are written to through `.data`, which does not count as a new version.
+        hidden: tensors that are written to through `.data`, which does not count as a new version.
         by_value: look for such parameters, by a checksum of all. It waits for the device.
     """
 
@@ -105,7 +105,8 @@ def has_values(tensor: Tensor) -> bool:
 
 def is_plain(tensor: Tensor) -> bool:
     """Return whether the tensor is strided and no subclass (quantized weights may have no memory of their own)."""
-    return type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided and not tensor.is_meta
+    strided = type(tensor) in (Tensor, torch.nn.Parameter) and tensor.layout == torch.strided
+    return strided and not tensor.is_meta and not tensor.is_quantized
 
 
 def differs(tensor: Tensor, other: Tensor) -> Tensor:

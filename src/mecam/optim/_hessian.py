@@ -7,11 +7,19 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from mecam.optim._options import in_process_group
+
 REFUSAL = (
     "AdaHessian needs the graph of the gradient at theta. Call loss.backward(create_graph=optimizer.needs_graph) in "
     "the closure. It cannot work where gradients carry no graph: under DDP and FSDP, torch.compile, and methods that "
     "write gradients themselves (gradient surgery)"
 )
+
+
+def require_one_process() -> None:
+    """Refuse a process group: DDP's own error, that a leaf was written to in place, is unclear."""
+    if in_process_group():
+        raise RuntimeError(REFUSAL)
 
 
 def hutchinson(parameters: Sequence[Tensor], *, samples: int, distribution: str) -> list[Tensor]:

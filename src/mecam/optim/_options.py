@@ -54,6 +54,11 @@ def is_capturing() -> bool:
     return started and torch.cuda.is_current_stream_capturing()
 
 
+def in_process_group() -> bool:
+    """Return whether torch.distributed is in use."""
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
 def is_ddp(model: nn.Module | None) -> bool:
     return hasattr(model, "no_sync") and hasattr(model, "process_group")
 

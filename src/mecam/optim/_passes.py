@@ -138,9 +138,7 @@ class Passes:
             self.move(offset)
             yield
             return
-        with self.beside.away(len(self.losses)):
-            if offset is not None:
-                offset.add_to_weights()
+        with self.beside.at(offset, len(self.losses)):
             yield
 
     def move(self, offset: Vector | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from mecam.optim._base import REFUSED
-from mecam.optim._options import outside
+from mecam.optim._options import in_process_group, outside
 from mecam.optim._update import counts_on_device
 from mecam.optim.sharpness import SharpnessAware
 
@@ -29,10 +30,17 @@ class Captured:
     Args:
         function: must do all its work on the device, without waiting for it.
         generators: generators of the device, besides the default one, that it draws from. Replays advance them.
+        fallback: called if the capture runs out of memory; returns whether another one takes less.
     """
 
-    def __init__(self, function: Callable[..., Any], generators: Sequence[torch.Generator] = ()) -> None:
-        self.function, self.generators = function, generators
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        generators: Sequence[torch.Generator] = (),
+        *,
+        fallback: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.function, self.generators, self.fallback = function, generators, fallback
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: list[Any] = []
         self._output: Any = None
@@ -45,11 +53,23 @@ class Captured:
         leaves, shape = tree_flatten(inputs)
         if self._graph is None:
             self._inputs = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-            self._capture(*tree_unflatten(self._inputs, shape))
+            inputs = tree_unflatten(self._inputs, shape)
+            if not self._captures(*inputs):  # once more when the error, which holds memory, is gone
+                self._capture(*inputs)
         self._fill(leaves)
         assert self._graph is not None
         self._graph.replay()
         return self._output
+
+    def _captures(self, *inputs: Any) -> bool:
+        """Capture; return False if that runs out of memory and there is a fallback."""
+        try:
+            self._capture(*inputs)
+        except torch.OutOfMemoryError:
+            if not self.fallback():
+                raise
+            return False
+        return True
 
     def _capture(self, *inputs: Any) -> None:
         graph = torch.cuda.CUDAGraph()
@@ -126,7 +146,7 @@ class CapturedStep:
             return self._eager(*inputs)
         first = kind not in self._graphs
         if first:
-            self._graphs[kind] = Captured(self._eager)
+            self._graphs[kind] = Captured(self._eager, fallback=partial(take_turns, self.optimizer))
         planned = getattr(self.optimizer, "_planned", None)
         skipped = int(self.optimizer.skipped) if first and isinstance(self.optimizer, SharpnessAware) else 0
         try:
@@ -192,6 +212,14 @@ class CapturedStep:
             warnings.warn(f"mecam.optim.capture: {message}", stacklevel=outside())
 
 
+def take_turns(optimizer: Optimizer) -> bool:
+    """Capture passes in turn, in the step under way and later; return whether they would have been side by side."""
+    if not isinstance(optimizer, SharpnessAware) or not (optimizer.side_by_side and optimizer._fits):
+        return False
+    optimizer.side_by_side, optimizer._planned = False, True
+    return True
+
+
 def why_not(optimizer: Optimizer) -> str | None:
     """Return why steps of this optimizer cannot be captured; None if they can."""
     device = device_of(optimizer)
@@ -213,7 +241,7 @@ def why_not(optimizer: Optimizer) -> str | None:
         return f"{type(base).__name__}: {REFUSED[type(base)]}; steps run eagerly"
     if not counts_on_device(base):
         return f"{type(base).__name__} is not of torch.optim, and may count its steps in Python: steps run eagerly"
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
+    if in_process_group():
         return "torch.distributed is in use, and gradients are exchanged outside of the graph: steps run eagerly"
     return None
 

@@ -19,7 +19,7 @@ from mecam.optim._checkpoint import asks_for_state
 from mecam.optim._due import Due
 from mecam.optim._frameworks import refuse_accumulate, skips_backward
 from mecam.optim._frozen import Frozen
-from mecam.optim._hessian import REFUSAL, hutchinson
+from mecam.optim._hessian import REFUSAL, hutchinson, require_one_process
 from mecam.optim._options import Nonfinite, check_options, is_capturing, is_ddp, warn_of_half_precision
 from mecam.optim._passes import HOW_TO_STEP, Closure, GradAt, NoGradientError, Passes
 from mecam.optim._shards import is_distributed, local, refuse_flat_shards, reshard
@@ -65,7 +65,7 @@ class SharpnessAware(Due):
     options: ClassVar[Mapping[str, Any]] = {}  # further arguments of the constructor, with their defaults
     example_loss: ClassVar[str] = "loss_function(model(inputs), targets)"  # in the docstring
     decides_on_host: ClassVar[bool] = False  # by Python what work a step is; such a step cannot be a CUDA graph
-    side_by_side: bool = False  # captured passes after the first may: none needs another, and the formula only adds up
+    side_by_side: bool = False  # whether captured perturbed passes may overlap: the formula must only add them up
     transient = (
         *Wrapper.transient,
         *("last", "_running", "_space", "_to_keep", "_to_note", "_shift", "_diagonal", "_stepped"),
@@ -82,7 +82,7 @@ class SharpnessAware(Due):
     _diagonal: dict[Tensor, Tensor] | None
     _stepped: dict[Tensor, None]  # parameters that the base was seen to keep no state for
     _watch_every: bool  # gradient from before a step
-    _hidden: dict[Tensor, None]  # frozen parameters that closures write to through `.data`
+    _hidden: dict[Tensor, None]  # frozen parameters and statistics that closures write to through `.data`
     _compared: Space | None  # whose first step looked for them by a checksum
     _fits: bool  # whether that step has shown that passes can run side by side
     _searched: tuple[Space, int] | None  # when the closure was last searched for modules that cannot be seen
@@ -130,6 +130,8 @@ class SharpnessAware(Due):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if "gradient" in vars(cls):  # a promise about another formula is not inherited
+            cls.side_by_side = vars(cls).get("side_by_side", False)
         complete(cls, SharpnessAware)
 
     def check_settings(self, options: Mapping[str, Any]) -> None:
@@ -258,17 +260,14 @@ class SharpnessAware(Due):
 
     def _begin(self, closure: Closure, scaler: torch.amp.GradScaler | None, *, due: bool = True) -> Passes:
         """Prepare the passes of a step."""
-        # DDP's own error (a leaf variable used in-place) is unclear
-        in_a_group = torch.distributed.is_available() and torch.distributed.is_initialized()
-        if (hessian_due := self._hessian_due()) and in_a_group:
-            raise RuntimeError(REFUSAL)
+        if hessian_due := self._hessian_due():
+            require_one_process()
         if self.local_perturbation:
             cast("Any", self.model).require_forward_param_sync = True  # no_sync ends the broadcast of buffers for good
         if not self._space.fits(self.param_groups):
             self._space = Space(self.param_groups)
         self._to_keep, self._to_note, self._shift, self._diagonal = {}, {}, None, None
-        known = due and self.side_by_side and self._fits and self._compared is self._space
-        beside = known and scaler is None and not self.stochastic_rounding and is_capturing()
+        beside = due and self.side_by_side and self._fits and self._compared is self._space and is_capturing()
         self._running = Passes(
             self._space,
             closure,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -31,7 +31,7 @@ def compile_backbone(recipe: Recipe, featurizer: nn.Module, *, captured: bool) -
     for module in featurizer.modules() if blocks else ():
         if type(module) is nn.Conv2d and _tiles(module):
             module.__class__ = Tiles
-        if _name(module) == STAGE:
+        if _name(module) == STAGE and getattr(cast("Any", module).blocks[0], "gamma", None) is not None:
             cast("nn.Module", module.downsample).register_forward_hook(_widen)
     return True
 
@@ -41,7 +41,10 @@ def _name(module: nn.Module) -> str:
 
 
 def _widen(_module: nn.Module, _inputs: object, x: Tensor) -> Tensor:
-    """Give the first block of a stage float32, as the others get from the block before: one kind less to compile."""
+    """Give the first block of a stage float32, as the others get by the layer scale of the block before.
+
+    Then all blocks of a stage are compiled once.
+    """
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 

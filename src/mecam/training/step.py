@@ -17,7 +17,7 @@ from mecam import ranks
 from mecam.methods import Batch
 from mecam.optim import clear_state
 from mecam.optim._domains import ByDomain
-from mecam.optim.graphs import Captured
+from mecam.optim.graphs import Captured, take_turns
 from mecam.runs import RunFolder
 from mecam.training import nonfinite
 from mecam.training.build import batch_size_error
@@ -150,7 +150,10 @@ def _replay(run: Run, function: Callable[..., Any], batch: Batch, draw: Any, sta
     graphs = run.captures.graphs
     if kind not in graphs:
         constant = batch.domains, batch.step, batch.class_weights
-        graphs[kind] = Captured(lambda x, y, *rest: function(run, Batch(x, y, *constant), *rest))
+        graphs[kind] = Captured(
+            lambda x, y, *rest: function(run, Batch(x, y, *constant), *rest),
+            fallback=partial(take_turns, run.optimizer),
+        )
     return graphs[kind](*on_device((batch.images, batch.labels, draw, state), run.machine.device))
 
 
