@@ -89,7 +89,10 @@ def _child(number: int, work: Callable[[], None]) -> None:
 
 
 def _overlaps(log: Log, killed: set[int]) -> dict[str, int]:
-    """How often somebody began what a living process was at work on; what was ended, and what twice."""
+    """How often somebody began what a living process was at work on, and what living processes ended twice.
+
+    A process may be killed just before or after it writes that it has ended.
+    """
     at_work: dict[str, int] = {}
     ended: dict[str, int] = {}
     overlaps = 0
@@ -99,8 +102,8 @@ def _overlaps(log: Log, killed: set[int]) -> dict[str, int]:
             at_work[name] = int(pid)
         else:
             at_work.pop(name, None)
-            ended[name] = ended.get(name, 0) + 1
-    return {"overlaps": overlaps, "ended": len(ended), "doubled": sum(count > 1 for count in ended.values())}
+            ended[name] = ended.get(name, 0) + (int(pid) not in killed)
+    return {"overlaps": overlaps, "doubled": sum(count > 1 for count in ended.values())}
 
 
 def train(root: Path, kills: int) -> dict[str, int]:
@@ -128,6 +131,7 @@ def train(root: Path, kills: int) -> dict[str, int]:
                     time.sleep(0.5)  # each try builds the network anew
 
     found = crowd(log, work, kills)
+    found["ended"] = sum((root / "runs" / recipe.run_id / "done.json").exists() for recipe in recipes)
     loop._take_steps = go
     for recipe in recipes:
         loop.train(recipe, root / "whole", device="cpu", data=data)
@@ -158,6 +162,7 @@ def packing(root: Path, kills: int) -> dict[str, int]:
 
     _writing._fill = watched  # type: ignore[assignment]
     found = crowd(log, lambda: pack(root / "images", root / "store", workers=2).verify(), kills)
+    found["ended"] = int((root / "store").is_dir())
     _writing._fill = fill
     pack(root / "images", root / "whole")
     names = sorted(path.name for path in (root / "whole").iterdir())

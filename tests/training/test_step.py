@@ -19,8 +19,8 @@ DATA = shapes(per_class=4)
 class Graph:
     """A stand-in for `Captured` that needs no GPU."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function, self.calls = function, 0
+    def __init__(self, function: Callable[..., Any], *, fallback: Callable[[], bool]) -> None:
+        self.function, self.fallback, self.calls = function, fallback, 0
 
     def __call__(self, *inputs: Any) -> Any:
         self.calls += 1
