@@ -15,7 +15,8 @@ COUNTING = (_BatchNorm.forward, SyncBatchNorm.forward)  # forwards that count th
 class FrozenNorms:
     """Batch norms in eval mode, of which the first pass wrote to no buffer.
 
-    The version of a buffer shows who wrote to it, but for a batch norm in training mode, whose counter shows it.
+    Writes show in a buffer's version. Those of a batch norm in training mode to its statistics do not: its counter
+    shows them.
     """
 
     def __init__(self) -> None:
