@@ -220,11 +220,19 @@ def test_frozen_batch_norm_is_not_copied() -> None:
     assert saved == [9, 3]  # those of two batch norms in the first step alone, and of the instance norm
 
 
-def test_eval_mode_without_a_counter_and_quantized_buffers() -> None:
+@pytest.mark.skipif(not hasattr(torch, "_foreach_clone"), reason="older torch cannot copy quantized tensors")
+def test_quantized_buffers() -> None:
+    model = network()
+    model.register_buffer("codes", torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8))
+    optimizer = build(SAM, model, given=True)
+    for _ in range(2):
+        optimizer.step(closure_for(optimizer, model))
+
+
+def test_batch_norm_in_eval_mode_without_its_counter() -> None:
     model = network()
     model.eval()
     del model[1].num_batches_tracked
-    model.register_buffer("codes", torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8))
     optimizer = build(SAM, model, given=True)
     for _ in range(2):
         optimizer.step(closure_for(optimizer, model))
