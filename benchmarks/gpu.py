@@ -48,7 +48,7 @@ def main() -> None:
     )
     data = Noise(options.images, options.stored)
     erm = build(data, options)
-    warm_up(erm)
+    first = warm_up(erm)
     rows = [row("erm, adam", 1, {}, erm, data, options)]
     for name in options.optimizers:
         passes = OPTIMIZERS[name].passes
@@ -59,6 +59,7 @@ def main() -> None:
         "setting": f"{options.backbone}, {images} images of {options.image_size} px, batch norm frozen, "
         f"{erm.machine.precision}, images on the device",
         "repeats": f"{options.rounds} rounds of {options.burst} steps after {WARM_UP} of warm-up",
+        "start": f"the first {WARM_UP} steps of the process took {first:.1f} s; those in the table come after them",
     }
     header = ["method, optimizer", "ms per step", "in ERM steps", "bare", "first steps, s", "captured", "bar"]
     publish([*heading("Steps on a GPU", options.device, facts), *table(header, rows)], options.out)
