@@ -318,7 +318,9 @@ def test_a_capture_without_memory_is_taken_again_in_turn(monkeypatch: pytest.Mon
         captured(torch.ones(2))
     assert seen == [(True, False), (True, False), (False, False)]
     assert optimizer._planned
-    optimizer.side_by_side, optimizer._fits = True, False  # where passes run in turn anyway, it does not help
+    optimizer.side_by_side, optimizer._running = True, object()  # type: ignore[assignment]
+    assert not graphs.take_turns(optimizer)  # in the capture of a single pass
+    optimizer._running, optimizer._fits = None, False  # where passes run in turn anyway, it does not help
     again = graphs.Captured(step, fallback=partial(graphs.take_turns, optimizer))
     again._ran = True
     with pytest.raises(torch.OutOfMemoryError):

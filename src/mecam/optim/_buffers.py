@@ -99,7 +99,7 @@ class Buffers:
         """Copy the buffers of the module and its children."""
         skips = self.frozen is not None and not self.compared
         hidden = {} if self.frozen is None else self.frozen.hidden
-        new = dict(_slots(each for each in _modules(module) if not (skips and self.norms.holds(each, hidden))))
+        new = dict(_slots(each for each in _modules(module) if not (skips and self.norms.is_frozen(each, hidden))))
         if self.found:
             new = {slot: buffer for slot, buffer in new.items() if self._is_new(slot, buffer)}
         self.found.update(new)

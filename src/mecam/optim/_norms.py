@@ -28,7 +28,7 @@ class FrozenNorms:
         if counts and module._buffers.get(COUNTER) is not None:
             self.noted[module] = _buffers(module)
 
-    def holds(self, module: nn.Module, hidden: Collection[Tensor]) -> bool:
+    def is_frozen(self, module: nn.Module, hidden: Collection[Tensor]) -> bool:
         """Return whether a module need not be saved; `hidden` are tensors written to through `.data`."""
         if module not in self.noted or module.training:
             return False

@@ -216,6 +216,8 @@ def take_turns(optimizer: Optimizer) -> bool:
     """Capture passes in turn, in the step under way and later; return whether they would have been side by side."""
     if not isinstance(optimizer, SharpnessAware) or not (optimizer.side_by_side and optimizer._fits):
         return False
+    if optimizer._running is not None:  # what was captured is a single pass of the step
+        return False
     optimizer.side_by_side, optimizer._planned = False, True
     return True
 

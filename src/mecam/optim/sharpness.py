@@ -294,7 +294,8 @@ class SharpnessAware(Due):
         self._watch_every = passes.watch_every
         if len(passes.losses) > 1:
             if passes.buffers.compared:
-                self._compared, self._fits = self._space, passes.buffers.still and fits(self._space)
+                self._compared = self._space
+                self._fits = self.side_by_side and passes.buffers.still and fits(self._space)
             self._searched = self._space, frames_compiled()
         if self.track:
             self.last = LastStep.of(passes.losses, passes.gradients)
